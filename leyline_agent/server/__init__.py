@@ -1,0 +1,1 @@
+"""The SGLang side: a radix cache that splices, and the routes that tell about it."""

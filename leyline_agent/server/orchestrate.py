@@ -1,0 +1,208 @@
+"""In the HTTP process: validate a plan, prefill what must come first, send the request.
+
+    request with plan --> check --> stage 1 --> stage 2 --> ... --> the request itself
+                            |          prefill-only, [0, move.start)
+                            +--> typed fallback: the same request without the plan
+
+Wraps TokenizerManager.generate_request, the one door of every endpoint. Whatever happens
+to the plan, the request itself is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from array import array
+from collections.abc import AsyncIterator
+from typing import Any
+
+from leyline_agent.core import Fallback, LeylineError, PlanError, WirePlan, digest, loads
+from leyline_agent.server.receipts import Receipts, Work, receipt_of
+from leyline_agent.server.route import stages_of
+from leyline_agent.server.ticket import INTERNAL, KEY, seal
+
+logger = logging.getLogger(__name__)
+
+MAX_STAGES = 64
+# What decides under which key a request is cached and where it runs: a stage shares it.
+_SHARED = ("extra_key", "cache_salt", "lora_path", "lora_id", "priority", "routed_dp_rank")
+
+receipts = Receipts()
+
+
+class Refused(Exception):
+    """A plan that is not sent on: its typed fallback and a sentence."""
+
+    def __init__(self, reason: Fallback, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+async def generate_request(
+    original: Any, manager: Any, obj: Any, request: Any = None
+) -> AsyncIterator[dict[str, Any]]:
+    """AROUND hook: as SGLang's, for a request with a plan with its stages before it."""
+    found, text = _take(obj)
+    if not found:
+        async for out in original(manager, obj, request):
+            yield out
+        return
+    work, wire, refused = Work(), None, None
+    try:
+        wire = _checked(manager, obj, text)
+        await _run_stages(original, manager, obj, wire, work)
+        _custom(obj)[INTERNAL] = seal(wire, None)
+    except Refused as error:
+        refused = error
+    except Exception as error:
+        logger.exception("leyline: a plan failed; the request goes on without it")
+        _custom(obj).pop(INTERNAL, None)
+        refused = Refused(Fallback.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+    directives = len(wire.plan.directives) if wire else 0
+    settled = False
+    async for out in original(manager, obj, request):
+        settled = _settle(out, settled, refused, work, directives)
+        yield out
+
+
+def _take(obj: Any) -> tuple[bool, object]:
+    """Remove the plan (and any forged ticket) from a request's custom parameters.
+
+    Returns:
+        Whether there was a plan, and its raw value.
+    """
+    found, text = False, None
+    params = getattr(obj, "sampling_params", None)
+    for entry in params if isinstance(params, list) else [params]:
+        custom = entry.get("custom_params") if isinstance(entry, dict) else None
+        if isinstance(custom, dict):
+            custom.pop(INTERNAL, None)
+            if KEY in custom:
+                found, text = True, custom.pop(KEY)
+            if not custom:
+                entry["custom_params"] = None
+    return found, text
+
+
+def _custom(obj: Any) -> dict[str, Any]:
+    """The custom parameters of a single request, created when missing."""
+    if not isinstance(obj.sampling_params, dict):
+        obj.sampling_params = {}
+    if not obj.sampling_params.get("custom_params"):
+        obj.sampling_params["custom_params"] = {}
+    custom: dict[str, Any] = obj.sampling_params["custom_params"]
+    return custom
+
+
+def _checked(manager: Any, obj: Any, text: object) -> WirePlan:
+    """Everything that can be checked without the scheduler's ledger.
+
+    Raises:
+        Refused: with the typed fallback.
+    """
+    try:
+        wire = loads(text)
+    except PlanError as error:
+        raise Refused(Fallback.INVALID_DIRECTIVE, str(error)) from error
+    ids = _ids_of(manager, obj)
+    if ids is None:
+        raise Refused(Fallback.INVALID_DIRECTIVE, "a plan goes with one prompt of text or tokens")
+    length = wire.plan.edited_len
+    if length > len(ids) or digest(ids[:length]) != wire.edited_digest:
+        raise Refused(
+            Fallback.RESULT_MISMATCH,
+            f"the request's first {length} of {len(ids)} tokens are not the edited sequence",
+        )
+    return wire
+
+
+def _ids_of(manager: Any, obj: Any) -> array[int] | None:
+    """The token ids of a single text request; None for batches and other kinds."""
+    if (getattr(obj, "parallel_sample_num", 1) or 1) > 1 or getattr(obj, "input_embeds", None):
+        return None
+    sampling = obj.sampling_params
+    if isinstance(sampling, list) or (isinstance(sampling, dict) and sampling.get("n", 1) != 1):
+        return None
+    if any(getattr(obj, kind, None) for kind in ("image_data", "video_data", "audio_data")):
+        return None
+    ids = obj.input_ids
+    if ids is None and isinstance(obj.text, str) and manager.tokenizer is not None:
+        ids = manager.tokenizer.encode(obj.text)
+    if ids is None or len(ids) == 0 or not isinstance(ids[0], int):
+        return None
+    return array("q", ids)
+
+
+async def _run_stages(original: Any, manager: Any, obj: Any, wire: WirePlan, work: Work) -> None:
+    """Prefill every stretch that has to stand before a moved segment.
+
+    Raises:
+        Refused: the plan asks for more stages than are worth it.
+    """
+    stages = stages_of(wire.plan, manager.server_args.page_size)
+    if len(stages) > MAX_STAGES:
+        raise Refused(Fallback.NOT_WORTH_IT, f"{len(stages)} stages, at most {MAX_STAGES} are run")
+    ids = _ids_of(manager, obj)
+    assert ids is not None
+    for length in stages:
+        report = await _run_stage(original, manager, _stage(obj, wire, ids, length))
+        if report is None or report["fallback"] is not None:
+            return
+        work.add(report)
+
+
+async def _run_stage(original: Any, manager: Any, stage: Any) -> dict[str, Any] | None:
+    """Run one prefill-only request to its end; its report, or None when it had none."""
+    report = None
+    async for out in original(manager, stage, None):
+        for entry in out["meta_info"].pop(KEY, None) or ():
+            report = entry
+    return report
+
+
+def _stage(obj: Any, wire: WirePlan, ids: array[int], length: int) -> Any:
+    """A prefill-only request for the first `length` tokens, cached under obj's key."""
+    shared = {name: getattr(obj, name) for name in _SHARED if getattr(obj, name, None) is not None}
+    return type(obj)(
+        input_ids=ids[:length].tolist(),
+        sampling_params={
+            "max_new_tokens": 0,
+            "temperature": 0.0,
+            "custom_params": {INTERNAL: seal(wire, length)},
+        },
+        rid=uuid.uuid4().hex,
+        stream=False,
+        **shared,
+    )
+
+
+def _settle(
+    out: dict[str, Any], settled: bool, refused: Refused | None, work: Work, directives: int
+) -> bool:
+    """Turn the scheduler's report into the receipt, once; True when it is kept."""
+    meta = out.get("meta_info") or {}
+    reports = meta.pop(KEY, None) or []
+    completion = str(meta.get("id", ""))
+    if not settled:
+        report = reports[0] if reports else None
+        if report is None and refused is not None:
+            report = {
+                "fallback": refused.reason.value,
+                "detail": str(refused),
+                "prompt": meta.get("prompt_tokens", 0),
+                "cached": meta.get("cached_tokens", 0) or 0,
+                "spliced": 0,
+                "ms": 0.0,
+                "mark": "",
+            }
+        if report is None:
+            return False
+        try:
+            receipts.put(receipt_of(completion, report, work, directives))
+        except (LeylineError, KeyError, ValueError, TypeError):
+            logger.exception("leyline: a receipt could not be written")
+            return True
+    kept = receipts.get(completion)
+    if kept is not None:
+        meta[KEY] = kept.to_dict()
+    return True
