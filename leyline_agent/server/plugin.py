@@ -10,6 +10,7 @@ import logging
 import os
 from typing import Any
 
+from leyline_agent.server import cpu
 from leyline_agent.server.checks import faults
 
 logger = logging.getLogger(__name__)
@@ -27,10 +28,7 @@ def activate() -> None:
 
     With LEYLINE_DISABLE=1 only the CPU recipe is applied: stock SGLang, for comparison.
     """
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-        from leyline_agent.server import cpu
-
-        cpu.activate()
+    cpu.activate()
     if os.environ.get("LEYLINE_DISABLE") == "1":
         return
     from sglang.srt.mem_cache.registry import register_radix_cache_backend

@@ -1,0 +1,8 @@
+"""Stand-in for torchvision: SGLang imports names from it at start, text models call none."""
+
+LEYLINE_STAND_IN = True
+__version__ = "0.0.0"
+
+from torchvision import io, transforms
+
+__all__ = ["io", "transforms"]

@@ -1,0 +1,11 @@
+"""Names of `torchvision.transforms.functional`; each raises when called."""
+
+
+def __getattr__(name: str):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def missing(*_args, **_kwargs):
+        raise NotImplementedError(f"torchvision's {name} is not available in the CPU stand-in")
+
+    return missing

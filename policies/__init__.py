@@ -1,0 +1,1 @@
+"""Ready policies, one a file; installed as `leyline_agent.policies`."""
