@@ -39,6 +39,7 @@ USED = {
     "UnifiedTreeCoreInterface.collect_path_info": ("end_node_ids",),
     "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface."
     "UnifiedTreeCoreInterface.collect_full_device_indices": ("from_node_id", "until_node_id"),
+    "sglang.srt.arg_groups.overrides.resolving_view": (),
     "sglang.srt.mem_cache.common.evict_from_tree_cache": ("tree_cache", "num_tokens"),
     "sglang.srt.mem_cache.radix_cache.RadixKey": ("token_ids", "extra_key", "limit", "cache_salt"),
     "sglang.srt.managers.scheduler_components.output_streamer."

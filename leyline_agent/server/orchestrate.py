@@ -16,6 +16,8 @@ from array import array
 from collections.abc import AsyncIterator
 from typing import Any
 
+from sglang.srt.arg_groups.overrides import resolving_view
+
 from leyline_agent.core import Fallback, LeylineError, PlanError, WirePlan, digest, loads
 from leyline_agent.server.receipts import Receipts, Work, receipt_of
 from leyline_agent.server.route import stages_of
@@ -139,7 +141,7 @@ async def _run_stages(original: Any, manager: Any, obj: Any, wire: WirePlan, wor
     Raises:
         Refused: the plan asks for more stages than are worth it.
     """
-    stages = stages_of(wire.plan, manager.server_args.page_size)
+    stages = stages_of(wire.plan, resolving_view(manager.server_args).page_size)
     if len(stages) > MAX_STAGES:
         raise Refused(Fallback.NOT_WORTH_IT, f"{len(stages)} stages, at most {MAX_STAGES} are run")
     ids = _ids_of(manager, obj)
