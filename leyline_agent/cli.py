@@ -1,0 +1,101 @@
+"""The command `leyline`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+from leyline_agent import __version__
+from leyline_agent.core import LeylineError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Edit an agent's conversation and keep its KV cache. Start with [bold]leyline demo[/bold].",
+    pretty_exceptions_enable=False,
+)
+console = Console(stderr=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"leyline-agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Nothing to do before a command."""
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Option(help="tiny, tiny-qwen3, tiny-llama (built here, run on a CPU) or a model path."),
+    ] = "tiny",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 30000,
+    dtype: Annotated[Optional[str], typer.Option(help="float32, bfloat16, … (SGLang's).")] = None,  # noqa: UP045
+    stock: Annotated[bool, typer.Option("--stock", help="Without Leyline, for comparison.")] = False,
+    log: Annotated[Path, typer.Option(help="Where SGLang's log goes.")] = Path("out/server.log"),
+) -> None:
+    """Start SGLang with the Leyline plugin and wait until it is ready.
+
+    Everything that is not an option of this command goes to SGLang as it is:
+
+        leyline serve --model tiny --port 30000 -- --page-size 16
+
+    Stop it with Ctrl-C.
+    """
+    from leyline_agent.launch import ServerProcess
+
+    with console.status("starting") as status:
+        server = ServerProcess(
+            model,
+            dtype=dtype,
+            extra_args=[a for a in ctx.args if a != "--"],
+            stock=stock,
+            host=host,
+            port=port,
+            log_path=log,
+            progress=status.update,
+        )
+        _or_exit(server.__enter__)
+    try:
+        signal.signal(signal.SIGTERM, _as_interrupt)
+        console.print(f"[green]ready[/green] at {server.base_url} — log {log}, pid {server.pid}")
+        console.print(f"  OpenAI clients: base_url={server.base_url}/v1, model={model}, any API key")
+        console.print(f"  handshake:      leyline doctor --base-url {server.base_url}")
+        status_code = server.wait()
+        console.print(f"[red]SGLang ended with status {status_code}.[/red]\n{server.tail()}")
+        raise typer.Exit(1)
+    except KeyboardInterrupt:
+        console.print("stopping")
+    finally:
+        server.stop()
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _or_exit(act: object) -> None:
+    """Call it; an error of ours becomes one plain message and exit status 1."""
+    try:
+        act()  # type: ignore[operator]
+    except LeylineError as error:
+        console.print(f"[red]error:[/red] {error}", markup=True, highlight=False)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error
