@@ -1,0 +1,67 @@
+"""The client's memory: which token ids the server holds under which completion id."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from threading import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answered request.
+
+    completion: its id, which names it to the server. ids: prompt and generated token ids.
+    prompt_len: where the generated ones begin. namespace: model, salt and whatever else
+    the server separates caches by. conversation: the caller's name for it, or None.
+    amortized: its path on the server may carry moved KV.
+    """
+
+    completion: str
+    ids: array[int]
+    prompt_len: int
+    namespace: Hashable
+    conversation: str | None
+    amortized: bool
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Entries, newest last, never changed once written; safe between threads.
+
+    A branch or a retry finds any completion that is still remembered, not only the last.
+    """
+
+    max_entries: int = 512
+    _entries: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, entry: Entry) -> None:
+        """Remember an entry; the oldest goes when there are too many."""
+        with self._lock:
+            self._entries[entry.completion] = entry
+            self._entries.move_to_end(entry.completion)
+            while len(self._entries) > self.max_entries:
+                self._entries.popitem(last=False)
+
+    def forget(self, completion: str) -> None:
+        """Drop an entry that the server no longer knows."""
+        with self._lock:
+            self._entries.pop(completion, None)
+
+    def candidates(self, namespace: Hashable, conversation: str | None) -> list[Entry]:
+        """Possible bases, newest first.
+
+        With a conversation's name only its own entries; without one, all that have none.
+        """
+        with self._lock:
+            return [
+                e
+                for e in reversed(self._entries.values())
+                if e.namespace == namespace and e.conversation == conversation
+            ]

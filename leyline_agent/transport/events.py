@@ -1,0 +1,55 @@
+"""Server-sent events on their way through: watched, and passed on as they come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from leyline_agent.transport.lowering import Call, Lowering, output_ids, without_ids
+
+_END = b"\n\n"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Reads one stream's events; removes the chunk of output ids that we asked for.
+
+    feed() takes bytes as they arrive and returns those to pass on: every complete event
+    at once, unchanged.
+    """
+
+    lowering: Lowering
+    call: Call
+    completion: str = ""
+    output: list[int] | None = None
+    _rest: bytes = b""
+    _closed: bool = field(default=False)
+
+    def feed(self, data: bytes) -> bytes:
+        """Pass on what is complete."""
+        self.lowering.first_bytes(self.call)
+        *events, self._rest = (self._rest + data).split(_END)
+        return b"".join(event + _END for event in events if self._keep(event))
+
+    def finish(self) -> bytes:
+        """The stream ended in order: what is left over; the answer goes into the ledger."""
+        rest, self._rest = self._rest, b""
+        if not self._closed:
+            self._closed = True
+            self.lowering.close(self.call, self.completion, self.output)
+        return rest
+
+    def _keep(self, event: bytes) -> bool:
+        if not event.startswith(b"data: {"):
+            return True
+        try:
+            chunk = json.loads(event[6:])
+        except ValueError:
+            return True
+        self.completion = str(chunk.get("id") or self.completion)
+        found = output_ids(chunk)
+        if found is None:
+            return True
+        self.output = found
+        bare = not chunk.get("choices") and not chunk.get("usage")
+        return self.call.wants_ids or not bare or "sglext" in without_ids(chunk)

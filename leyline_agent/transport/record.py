@@ -1,0 +1,29 @@
+"""What a caller can learn about one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """The client's side of one chat request; the server's side is its receipt.
+
+    completion: its id. planned: whether a plan was sent; else `why` not. Token counts:
+    prompt = the whole prompt, new = behind the old conversation, replacement = new text
+    inside it, reusable = what a perfect cache would not compute. edits: places where the
+    old conversation changed. Times in milliseconds: tokenize_ms (one round trip), plan_ms,
+    ttft_ms from the request's arrival here to the answer's first bytes.
+    """
+
+    completion: str
+    planned: bool
+    why: str
+    prompt_tokens: int
+    new_tokens: int
+    replacement_tokens: int
+    reusable_tokens: int
+    edits: int
+    tokenize_ms: float
+    plan_ms: float
+    ttft_ms: float
