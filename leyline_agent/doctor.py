@@ -200,7 +200,11 @@ def examine(base_url: str | None, api_key: str | None = None) -> list[Check]:
 
 def table_of(checks: list[Check]) -> Table:
     """The report for people."""
-    marks = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "fault": "[red]FAULT[/red]"}
+    marks = {
+        "ok": "[green]ok[/green]",
+        "note": "[yellow]note[/yellow]",
+        "fault": "[red]FAULT[/red]",
+    }
     table = Table("", "where", "what", "found", "what to do", show_edge=False)
     for check in checks:
         row = (check.area, check.name, check.value, check.remedy)

@@ -11,7 +11,7 @@ LEYLINE_TORCH_INDEX: a package index with CPU builds of torch, passed to pip as 
 Without it torch comes from pip's own index, whose Linux build may carry gigabytes of CUDA.
 """
 
-# Runs under any Python 3, so that the wrong one can be told apart; so no newer syntax here.
+# Old syntax on purpose: an older Python must get as far as saying that it is the wrong one.
 
 import hashlib
 import os
@@ -52,8 +52,7 @@ class Environment:
 
     def key(self):
         """Hash of the pip calls, the files that they read, and the place of the checkout."""
-        parts = [repr(self.steps), str(ROOT), str(WANTED), os.environ.get("LEYLINE_TORCH_INDEX", "")]
-        digest = hashlib.sha256("\n".join(parts).encode())
+        digest = hashlib.sha256(f"{self.steps} {ROOT} {WANTED}".encode())
         for path in (ROOT / "pyproject.toml", PINS):
             digest.update(path.read_bytes())
         return digest.hexdigest()
@@ -65,14 +64,10 @@ class Environment:
 
 def environments():
     """The two environments by name, in the order in which they are made."""
-    index = os.environ.get("LEYLINE_TORCH_INDEX")
-    torch = (["--index-url", index] if index else []) + TORCH
-    server = [torch, SGLANG, ["-r", str(PINS)], ["--no-deps", "-e", "."]]
+    server = [TORCH, SGLANG, ["-r", str(PINS)], ["--no-deps", "-e", "."]]
     return {
         "client": Environment(ROOT / ".venv", [CLIENT], "about 0.7 GB, one minute", 2),
-        "server": Environment(
-            ROOT / ".venv-server", server, "about 3 GB, two to three minutes", 6
-        ),
+        "server": Environment(ROOT / ".venv-server", server, "about 3 GB, two to three minutes", 6),
     }
 
 
@@ -84,15 +79,16 @@ def find_python(version=WANTED):
     """This interpreter, or another one of the wanted version on PATH.  Raises Fault."""
     if sys.version_info[:2] == version:
         return sys.executable
-    name = "python%d.%d" % version
+    dotted = "{}.{}".format(*version)
+    name = "python" + dotted
     for folder in os.get_exec_path():
         found = shutil.which(name, path=folder)
         if found and _version(found) == version:
             return found
     raise Fault(
-        "this is Python %d.%d, and no working %s is on PATH.\n" % (*sys.version_info[:2], name)
-        + "The pinned SGLang set-up is for Python %d.%d: install it (a system package, pyenv, "
-        "uv or conda), then run this again, or: make PYTHON=/path/to/%s" % (*version, name)
+        f"this is Python {sys.version_info[0]}.{sys.version_info[1]}, and no working {name} is "
+        f"on PATH.\nThe pinned SGLang set-up is for Python {dotted}: install it (a system package, "
+        f"pyenv, uv or conda), then run this again, or: make PYTHON=/path/to/{name}"
     )
 
 
@@ -111,9 +107,9 @@ def check_disk(needed_gib, free_bytes=None):
     free = shutil.disk_usage(str(ROOT)).free if free_bytes is None else free_bytes
     if free < needed_gib * GIB:
         raise Fault(
-            "%.1f GB of disk are free at %s, and %d GB are needed (packages, and their archives "
-            "while they unpack).\nFree some space, or move the checkout to a larger disk."
-            % (free / GIB, ROOT, needed_gib)
+            f"{free / GIB:.1f} GB of disk are free at {ROOT}, and {needed_gib} GB are needed "
+            "(packages, and their archives while they unpack).\n"
+            "Free some space, or move the checkout to a larger disk."
         )
 
 
@@ -123,7 +119,7 @@ def run_logged(command, log, every=15.0):
     Raises Fault, with the end of the log and what to do, when it fails.
     """
     with log.open("ab") as sink:
-        sink.write(("\n$ %s\n" % " ".join(command)).encode())
+        sink.write(f"\n$ {' '.join(command)}\n".encode())
         sink.flush()
         start = sink.tell()
         child = subprocess.Popen(command, cwd=str(ROOT), stdout=sink, stderr=subprocess.STDOUT)
@@ -146,7 +142,7 @@ def _follow(child, log, start, every):
             told = passed
             lines = _since(log, start).split("\n")
             doing = [line.strip() for line in lines if line.strip()][-1:] or ["starting"]
-            say("  %3.0f s  %s" % (passed, doing[0][:80]))
+            say(f"  {passed:3.0f} s  {doing[0][:80]}")
 
 
 def _since(log, start):
@@ -191,25 +187,27 @@ def explain(output, log):
     advice = [text for needles, text in _ADVICE if any(needle in output for needle in needles)]
     tail = "\n".join("    " + line[:200] for line in output.strip().split("\n")[-12:])
     what = advice[0] if advice else "Read the log; when in doubt, delete the folder and run again."
-    return "a step failed. The end of %s:\n%s\n%s" % (log, tail, what)
+    return f"a step failed. The end of {log}:\n{tail}\n{what}"
 
 
 def install(environment, python):
     """Make the folder, run each pip call, write the stamp.  Raises Fault."""
     folder, began = environment.folder, time.monotonic()
-    say("%s: installing, %s; log: %s" % (folder.name, environment.told, environment.log))
+    say(f"{folder.name}: installing, {environment.told}; log: {environment.log}")
     environment.log.write_bytes(b"")
-    (folder / STAMP).unlink() if (folder / STAMP).exists() else None
+    (folder / STAMP).unlink(missing_ok=True)
     if _version(str(environment.python)) != WANTED:
         clear = ["--clear"] if folder.exists() else []
-        run_logged([python, "-m", "venv"] + clear + [str(folder)], environment.log)
+        run_logged([python, "-m", "venv", *clear, str(folder)], environment.log)
     pip = [str(environment.python), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     for number, step in enumerate(environment.steps, 1):
+        index = os.environ.get("LEYLINE_TORCH_INDEX") if step is TORCH else None
+        step = ["--index-url", index, *step] if index else step
         shown = " ".join(str(part).replace(str(ROOT) + os.sep, "") for part in step)
-        say("%s: %d/%d pip install %s" % (folder.name, number, len(environment.steps), shown))
-        run_logged(pip + step, environment.log)
+        say(f"{folder.name}: {number}/{len(environment.steps)} pip install {shown}")
+        run_logged([*pip, *step], environment.log)
     (folder / STAMP).write_text(environment.key())
-    say("%s: ready after %.0f s" % (folder.name, time.monotonic() - began))
+    say(f"{folder.name}: ready after {time.monotonic() - began:.0f} s")
 
 
 def main(names):
@@ -227,7 +225,7 @@ def main(names):
         for environment in missing:
             install(environment, python)
     except Fault as fault:
-        say("error: %s" % fault)
+        say(f"error: {fault}")
         return 1
     except KeyboardInterrupt:
         say("interrupted; run it again to go on")
