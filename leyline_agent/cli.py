@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Optional
@@ -84,6 +86,20 @@ def serve(
         console.print("stopping")
     finally:
         server.stop()
+
+
+def _lazily(name: str, module: str) -> None:
+    """Register a command whose module is imported only when the command line asks for it."""
+    if set(sys.argv[1:]) & {name, "--help"} or len(sys.argv) < 2:
+        app.command(name)(getattr(import_module(f"leyline_agent.{module}"), name))
+
+
+for _name, _module in (
+    ("replay", "replay.command"),
+    ("demo", "demo.command"),
+    ("doctor", "doctor"),
+):
+    _lazily(_name, _module)
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:

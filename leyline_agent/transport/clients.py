@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from leyline_agent.core import SetupError
+from leyline_agent.core import Mode, SetupError
 from leyline_agent.transport.lowering import Lowering
+from leyline_agent.transport.record import TurnRecord
 from leyline_agent.transport.shells import AsyncShell, SyncShell
 
 TIMEOUT = 600.0
@@ -45,20 +47,38 @@ def async_transport(lib: Any, lowering: Lowering | None = None, inner: Any = Non
     return _shells(lib)[1](inner or lib.AsyncHTTPTransport(), lowering or Lowering())
 
 
-def client(base_url: str = "", lowering: Lowering | None = None, lib: Any = None) -> Any:
+def client(
+    base_url: str = "",
+    *,
+    mode: Mode | str = Mode.AMORTIZE,
+    on_turn: Callable[[TurnRecord], None] | None = None,
+    lowering: Lowering | None = None,
+    lib: Any = None,
+) -> Any:
     """A blocking HTTP client whose chat completions are planned.
 
     Args:
-        base_url: of the server. lowering: shared state; one for each client when None.
-        lib: the module httpx or httpx2; what the installed openai runs on when None.
+        base_url: of the server; OpenAI's client brings its own. mode: of edits that name
+            none. on_turn: called with a TurnRecord after each answer. lowering: state to
+            share with other clients, instead of mode and on_turn. lib: the module httpx or
+            httpx2; what the installed openai runs on when None.
     """
     lib = lib or openai_library()
-    return lib.Client(base_url=base_url, transport=transport(lib, lowering), timeout=TIMEOUT)
+    state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
+    return lib.Client(base_url=base_url, transport=transport(lib, state), timeout=TIMEOUT)
 
 
-def async_client(base_url: str = "", lowering: Lowering | None = None, lib: Any = None) -> Any:
+def async_client(
+    base_url: str = "",
+    *,
+    mode: Mode | str = Mode.AMORTIZE,
+    on_turn: Callable[[TurnRecord], None] | None = None,
+    lowering: Lowering | None = None,
+    lib: Any = None,
+) -> Any:
     """The asyncio twin of client()."""
     lib = lib or openai_library()
+    state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
     return lib.AsyncClient(
-        base_url=base_url, transport=async_transport(lib, lowering), timeout=TIMEOUT
+        base_url=base_url, transport=async_transport(lib, state), timeout=TIMEOUT
     )

@@ -32,14 +32,20 @@ class Watch:
         return b"".join(event + _END for event in events if self._keep(event))
 
     def finish(self) -> bytes:
-        """The stream ended in order: what is left over; the answer goes into the ledger."""
+        """The stream ended in order: what is left over."""
         rest, self._rest = self._rest, b""
+        self._close()
+        return rest
+
+    def _close(self) -> None:
+        """Enter the answer into the ledger, once; many clients stop reading at [DONE]."""
         if not self._closed:
             self._closed = True
             self.lowering.close(self.call, self.completion, self.output)
-        return rest
 
     def _keep(self, event: bytes) -> bool:
+        if event == b"data: [DONE]":
+            self._close()
         if not event.startswith(b"data: {"):
             return True
         try:

@@ -1,0 +1,1 @@
+"""The demo: a LangGraph agent on a real SGLang, with and without splicing."""

@@ -1,0 +1,140 @@
+"""`leyline demo`: an agent whose old tool outputs are cut, with and without splicing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import httpx
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from leyline_agent.core import LeylineError, Receipt, ServerError
+from leyline_agent.demo.results import Row, document, plot, summary
+from leyline_agent.policies import load as load_policy
+from leyline_agent.replay.command import server
+from leyline_agent.replay.run import handshake
+from leyline_agent.replay.wire import chat
+from leyline_agent.transport import TurnRecord
+
+console = Console()
+
+
+def demo(
+    base_url: Annotated[
+        Optional[str], typer.Option(help="A running Leyline server's root; without it one is started.")  # noqa: UP045
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model of the server to start.")] = "tiny",
+    policy: Annotated[str, typer.Option(help="What is cut from the history.")] = "truncate_older_than",
+    turns: Annotated[int, typer.Option(min=2, help="Calls of the model.")] = 18,
+    out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
+) -> None:
+    """Run a LangGraph agent on a real SGLang and watch its KV cache survive its edits.
+
+    The agent reads this package's own sources with real tools. Its model is small and
+    untrained: what it decides is arbitrary, what is measured is not.
+    """
+    from leyline_agent.demo.agent import Recording, run_agent
+
+    try:
+        rule = load_policy(policy)
+        with server(base_url, model) as root, httpx.Client(base_url=root, timeout=600) as http:
+            about = handshake(http)
+            if not (about["leyline"] or {}).get("supported"):
+                raise ServerError("this server does not splice: see `leyline doctor --base-url`")
+            rows: list[Row] = []
+            recording = Recording()
+            console.print(f"An agent works for {turns} turns; its policy is {policy}.")
+            with Live(_table(rows), console=console, auto_refresh=False) as live:
+
+                def on_turn(record: TurnRecord) -> None:
+                    rows.append(_row(http, len(rows) + 1, record))
+                    live.update(_table(rows), refresh=True)
+
+                run_agent(root, about["model"], rule, turns, recording, on_turn)
+                console.print("The same prompts again, splicing off.")
+                _without(http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True))
+    except LeylineError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    _finish(rows, about, out)
+
+
+def _row(http: httpx.Client, turn: int, record: TurnRecord) -> Row:
+    """One turn, from the client's record and, where a plan was sent, the server's receipt."""
+    answer = http.get(f"/leyline/v1/receipts/{record.completion}")
+    receipt = Receipt.from_dict(answer.json()) if answer.status_code == 200 else None
+    bound = record.reusable_tokens
+    if receipt is None:
+        cached, spliced, fallback = min(bound, record.prompt_tokens), 0, None
+    else:
+        cached, spliced = receipt.reused + receipt.spliced, receipt.spliced
+        fallback = receipt.fallback.value if receipt.fallback else None
+    return Row(
+        turn=turn,
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=cached,
+        spliced_tokens=spliced,
+        prefilled_tokens=record.prompt_tokens - cached,
+        replacement_tokens=record.replacement_tokens,
+        new_tokens=record.new_tokens,
+        bound=bound,
+        edits=record.edits,
+        fallback=fallback,
+        ttft_ms=round(record.ttft_ms, 2),
+    )
+
+
+def _without(
+    http: httpx.Client, bodies: list[dict[str, Any]], rows: list[Row], show: Callable[[], None]
+) -> None:
+    """Send the same bodies plainly, in a cache namespace of their own. Mutates rows."""
+    salt = f"demo-{uuid.uuid4().hex}"
+    for index, body in enumerate(bodies[: len(rows)]):
+        reply = chat(http, {**body, "cache_salt": salt})
+        rows[index] = replace(
+            rows[index],
+            cached_tokens_off=reply.cached_tokens,
+            ttft_ms_off=round(reply.ttft_ms, 2),
+        )
+        show()
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table()
+    for name in ("turn", "prompt", "cached", "spliced", "prefilled", "edits"):
+        table.add_column(name, justify="right")
+    table.add_column("fallback")
+    for name in ("TTFT ms", "cached, off", "TTFT ms, off"):
+        table.add_column(name, justify="right")
+    for r in rows:
+        table.add_row(
+            *(str(n) for n in (r.turn, r.prompt_tokens, r.cached_tokens, r.spliced_tokens)),
+            str(r.prefilled_tokens),
+            str(r.edits),
+            r.fallback or "",
+            f"{r.ttft_ms:.0f}",
+            "" if r.cached_tokens_off is None else str(r.cached_tokens_off),
+            "" if r.ttft_ms_off is None else f"{r.ttft_ms_off:.0f}",
+        )
+    return table
+
+
+def _finish(rows: list[Row], about: dict[str, Any], out: Path) -> None:
+    """Write the results and say the one line."""
+    total = summary(rows, about["model"], about["leyline"]["sglang"])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "demo.json").write_text(json.dumps(document(rows, total), indent=1), encoding="utf-8")
+    plot(rows, total, out / "demo.png")
+    console.print(
+        f"[bold]{total['reuse_of_bound']:.1%}[/bold] of the reusable tokens reused (stock radix "
+        f"{total['radix_reuse']:.1%}), {total['fallbacks']} fallbacks, TTFT p50 "
+        f"{total['ttft_ms_p50']:.0f} ms (off {total['ttft_ms_p50_off']:.0f} ms); "
+        f"{out / 'demo.json'}, {out / 'demo.png'}"
+    )

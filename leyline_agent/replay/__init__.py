@@ -1,0 +1,1 @@
+"""Trace replay: recorded conversations under several arms."""

@@ -1,0 +1,164 @@
+"""`leyline replay`: a recorded trajectory under several arms, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.launch import ServerProcess
+from leyline_agent.policies import load as load_policy
+from leyline_agent.replay.report import Arm, Turn, document
+from leyline_agent.replay.run import handshake
+from leyline_agent.replay.run import replay as run
+from leyline_agent.replay.trace import load
+
+console = Console(stderr=True)
+
+
+def replay(
+    trace: Annotated[Path, typer.Argument(help="JSON with OpenAI chat messages.")],
+    policy: Annotated[
+        str, typer.Option(help="A policy: name, name:key=value, or path.py:Class.")
+    ] = "truncate_older_than",
+    arms: Annotated[
+        str, typer.Option(help="Which arms, in order, separated by commas.")
+    ] = "append,reprefill,amortize,forget",
+    base_url: Annotated[
+        Optional[str], typer.Option(help="A running server's root; without it one is started.")  # noqa: UP045
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model of the server to start.")] = "tiny",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate in a turn.")] = 8,
+    json_path: Annotated[
+        Optional[Path], typer.Option("--json", help="Write the result here; - for stdout.")  # noqa: UP045
+    ] = None,
+) -> None:
+    """Feed a recorded conversation to a server, turn by turn.
+
+    Arms: [bold]append[/bold] as recorded; [bold]reprefill[/bold] edited by the policy, stock
+    behaviour; [bold]amortize[/bold] and [bold]forget[/bold] edited, with directives.
+
+    Example: leyline replay run.json --policy truncate_older_than:n=3 --json out/replay.json
+    """
+    try:
+        chosen = parse_arms(arms)
+        record = load(trace)
+        rule = load_policy(policy)
+        with server(base_url, model) as root:
+            with httpx.Client(base_url=root, timeout=60) as http:
+                about = handshake(http)
+            turns = len(record.turns())
+            with _progress() as bar:
+                task = bar.add_task("replay", total=turns * len(chosen))
+
+                def seen(arm: Arm, turn: Turn) -> None:
+                    bar.update(task, advance=1, description=f"{arm.value} turn {turn.index + 1}")
+
+                results = run(record, rule, chosen, root, max_tokens=max_tokens, seen=seen)
+    except LeylineError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    result = document(str(trace.name), policy, about, results)
+    _write(result, json_path)
+    show(results, result)
+
+
+def parse_arms(text: str) -> list[Arm]:
+    """Names of arms, separated by commas.
+
+    Raises:
+        SetupError: one is unknown, or there is none.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = [arm.value for arm in Arm]
+    for name in names:
+        if name not in known:
+            raise SetupError(f"there is no arm {name!r}; the arms are {', '.join(known)}")
+    if not names:
+        raise SetupError(f"no arm was named; the arms are {', '.join(known)}")
+    return [Arm(name) for name in dict.fromkeys(names)]
+
+
+@contextmanager
+def server(base_url: str | None, model: str) -> Iterator[str]:
+    """The root of a running server, or of one that is started here and stopped again."""
+    if base_url:
+        yield base_url.rstrip("/").removesuffix("/v1")
+        return
+    with console.status("starting a server") as status:
+        process = ServerProcess(model, progress=status.update)
+        process.__enter__()
+    try:
+        yield process.base_url
+    finally:
+        process.stop()
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _write(result: dict[str, Any], path: Path | None) -> None:
+    if path is None:
+        return
+    text = json.dumps(result, indent=1)
+    if str(path) == "-":
+        typer.echo(text)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    console.print(f"written: {path}")
+
+
+def show(results: dict[Arm, Sequence[Turn]] | dict[Arm, list[Turn]], result: dict[str, Any]) -> None:
+    """Tables for a human, on stderr: every turn of every arm, then the summaries."""
+    for arm, turns in results.items():
+        table = Table(title=f"{arm.value}", title_justify="left")
+        for name in ("turn", "prompt", "cached", "spliced", "prefilled", "edits", "of bound"):
+            table.add_column(name, justify="right")
+        table.add_column("fallback")
+        table.add_column("TTFT ms", justify="right")
+        for t in turns:
+            table.add_row(
+                str(t.index + 1),
+                str(t.prompt_tokens),
+                str(t.cached_tokens),
+                str(t.spliced_tokens),
+                str(t.prefilled_tokens),
+                str(t.edits),
+                f"{t.reuse_of_bound:.1%}",
+                t.fallback or "",
+                f"{t.ttft_ms:.0f}",
+            )
+        console.print(table)
+    for name, arm_result in result["arms"].items():
+        s = arm_result["summary"]
+        console.print(
+            f"{name:10} reuse {s['reuse_of_bound']:.1%} of the bound, hit rate {s['hit_rate']:.1%}, "
+            f"TTFT p50 {s['ttft_ms_p50']:.0f} ms, fallbacks {s['fallbacks'] or 'none'}"
+        )
+    for name, ratio in result.get("ttft_ratio_to_reprefill", {}).items():
+        edited = ratio["p50_edited"]
+        console.print(
+            f"{name} ÷ reprefill, TTFT turn by turn: p50 {ratio['p50']:.2f}, max {ratio['max']:.2f}"
+            + (f", edited turns p50 {edited:.2f}" if edited else "")
+        )
+    if "forget_equals_reprefill" in result:
+        same = "the same tokens" if result["forget_equals_reprefill"] else "OTHER tokens"
+        console.print(f"forget generates {same} as reprefill")

@@ -1,0 +1,179 @@
+"""Feed a recorded conversation to a server, turn by turn, under each arm."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from leyline_agent.core import EditPlan, Fallback, Mode, Receipt, ServerError
+from leyline_agent.planner import difference
+from leyline_agent.policies import Policy
+from leyline_agent.replay.report import Arm, Turn
+from leyline_agent.replay.trace import Trace
+from leyline_agent.replay.wire import Reply, chat, tokenize
+from leyline_agent.transport import client
+
+_PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
+
+Seen = Callable[[Arm, Turn], None]
+
+
+def handshake(http: httpx.Client) -> dict[str, Any]:
+    """Model and what the server supports.
+
+    Raises:
+        ServerError: nobody answers, or it is no OpenAI server.
+    """
+    try:
+        models = http.get("/v1/models").json()
+        info = http.get("/leyline/v1/info")
+        return {
+            "model": models["data"][0]["id"],
+            "leyline": info.json() if info.status_code == 200 else None,
+        }
+    except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+        raise ServerError(
+            f"{http.base_url} does not answer like an OpenAI server ({error}); "
+            "give the root, such as http://127.0.0.1:30000"
+        ) from error
+
+
+def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
+    """The messages of every turn. Edits are sticky: what was cut once stays cut.
+
+    The policy sees what it left last time, followed by what has come since.
+    """
+    turns: list[list[dict[str, Any]]] = []
+    history: list[dict[str, Any]] = []
+    seen = 0
+    for number, end in enumerate(trace.turns()):
+        history = history + [copy.deepcopy(m) for m in trace.messages[seen:end]]
+        seen = end
+        if policy is not None:
+            history = list(policy.transform(history, number))
+        turns.append(list(history))
+    return turns
+
+
+def replay(
+    trace: Trace,
+    policy: Policy,
+    arms: Sequence[Arm],
+    base_url: str,
+    *,
+    max_tokens: int = 8,
+    seen: Seen = lambda _arm, _turn: None,
+) -> dict[Arm, list[Turn]]:
+    """Replay under each arm, one after the other, each in a cache namespace of its own.
+
+    Args:
+        max_tokens: how many tokens the model answers with in each turn; what it says is
+            recorded and dropped, the next turn goes on with the record.
+        seen: called after each turn.
+
+    Raises:
+        ServerError: the server refused a turn or went away.
+    """
+    results: dict[Arm, list[Turn]] = {}
+    for arm in arms:
+        results[arm] = []
+        for turn in _arm(trace, policy, arm, base_url, max_tokens):
+            results[arm].append(turn)
+            seen(arm, turn)
+    return results
+
+
+def _arm(
+    trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int
+) -> Iterator[Turn]:
+    planned = arm in _PLANNED
+    plain = httpx.Client(base_url=base_url, timeout=600)
+    http = client(base_url, mode=_PLANNED[arm], lib=httpx) if planned else plain
+    with plain, http:
+        server = handshake(plain)
+        page = _page_size(server)
+        shared = {
+            "model": server["model"],
+            "temperature": 0,
+            "max_tokens": max_tokens,
+            "cache_salt": f"replay-{uuid.uuid4().hex}",
+            **({"tools": list(trace.tools)} if trace.tools else {}),
+        }
+        _warm(plain, shared)
+        before: array[int] | None = None
+        for number, messages in enumerate(prompts(trace, None if arm is Arm.APPEND else policy)):
+            body = {**shared, "messages": messages}
+            ids = array("q", tokenize(plain, body))
+            reply = chat(http, body)
+            receipt = _receipt(plain, reply) if planned else None
+            yield _turn(number, ids, before, page, reply, receipt)
+            before = ids
+
+
+def _warm(http: httpx.Client, shared: dict[str, Any]) -> None:
+    """One short request in another namespace, so that no arm pays for first-time work."""
+    body = {**shared, "messages": [{"role": "user", "content": "ready?"}], "cache_salt": "warm"}
+    chat(http, body)
+
+
+def _page_size(server: dict[str, Any]) -> int:
+    ranks = (server.get("leyline") or {}).get("ranks") or [{}]
+    return int(ranks[0].get("page_size") or 1)
+
+
+def _receipt(http: httpx.Client, reply: Reply) -> Receipt | None:
+    """The receipt of a planned turn; None when it was sent plain."""
+    answer = http.get(f"/leyline/v1/receipts/{reply.id}")
+    return Receipt.from_dict(answer.json()) if answer.status_code == 200 else None
+
+
+def _turn(
+    number: int,
+    ids: array[int],
+    before: array[int] | None,
+    page: int,
+    reply: Reply,
+    receipt: Receipt | None,
+) -> Turn:
+    """Add one turn up. What is new and what replaced is counted from the prompts alone."""
+    if before is None:
+        new, replaced, edits, unpaged = len(ids), 0, 0, 0
+    else:
+        found = difference(before, len(before), ids, Mode.AMORTIZE)
+        new = len(ids) - found.edited_len
+        unpaged = _unpaged(EditPlan.of(before, found.directives), page)
+        inside = [d for d in found.directives if d.replacement or d.end < len(before)]
+        replaced, edits = sum(len(d.replacement) for d in inside), len(inside)
+    cached = reply.cached_tokens - (receipt.replaced if receipt else 0)
+    fallback: Fallback | None = receipt.fallback if receipt else None
+    return Turn(
+        index=number,
+        prompt_tokens=len(ids),
+        cached_tokens=cached,
+        spliced_tokens=receipt.spliced if receipt else 0,
+        prefilled_tokens=len(ids) - cached,
+        replacement_tokens=replaced,
+        new_tokens=new,
+        unpaged_tokens=unpaged,
+        edits=edits,
+        fallback=fallback.value if fallback else None,
+        ttft_ms=round(reply.ttft_ms, 2),
+        output=reply.text,
+    )
+
+
+def _unpaged(plan: EditPlan, page: int) -> int:
+    """Kept tokens that share a cache page with others: before the first whole page of a
+    segment, and behind its last.
+    """
+    lost = 0
+    for kept in plan.kept():
+        start, end = kept.edited.start, kept.edited.end
+        whole = max(0, end // page * page - -(-start // page) * page)
+        lost += end - start - whole
+    return lost
