@@ -1,1 +1,7 @@
-"""Ready policies, one a file; installed as `leyline_agent.policies`."""
+"""Ready policies, one a file, and how to find one."""
+
+from leyline_agent.policies.load import load, names
+from leyline_agent.policies.policy import Message, Policy
+from leyline_agent.policies.truncate_older_than import TruncateOlderThan
+
+__all__ = ["Message", "Policy", "TruncateOlderThan", "load", "names"]

@@ -70,23 +70,19 @@ def _row(http: httpx.Client, turn: int, record: TurnRecord) -> Row:
     """One turn, from the client's record and, where a plan was sent, the server's receipt."""
     answer = http.get(f"/leyline/v1/receipts/{record.completion}")
     receipt = Receipt.from_dict(answer.json()) if answer.status_code == 200 else None
-    bound = record.reusable_tokens
-    if receipt is None:
-        cached, spliced, fallback = min(bound, record.prompt_tokens), 0, None
-    else:
-        cached, spliced = receipt.reused + receipt.spliced, receipt.spliced
-        fallback = receipt.fallback.value if receipt.fallback else None
+    # The server counts replacements that were prefilled ahead of the answer as cached.
+    cached = (record.cached_tokens or 0) - (receipt.replaced if receipt else 0)
     return Row(
         turn=turn,
         prompt_tokens=record.prompt_tokens,
         cached_tokens=cached,
-        spliced_tokens=spliced,
+        spliced_tokens=receipt.spliced if receipt else 0,
         prefilled_tokens=record.prompt_tokens - cached,
         replacement_tokens=record.replacement_tokens,
         new_tokens=record.new_tokens,
-        bound=bound,
+        bound=record.reusable_tokens,
         edits=record.edits,
-        fallback=fallback,
+        fallback=receipt.fallback.value if receipt and receipt.fallback else None,
         ttft_ms=round(record.ttft_ms, 2),
     )
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from leyline_agent.transport.lowering import Call, Lowering, output_ids, without_ids
+from leyline_agent.transport.lowering import (
+    Call,
+    Lowering,
+    cached_tokens,
+    output_ids,
+    without_ids,
+)
 
 _END = b"\n\n"
 
@@ -53,6 +59,8 @@ class Watch:
         except ValueError:
             return True
         self.completion = str(chunk.get("id") or self.completion)
+        if (cached := cached_tokens(chunk)) is not None:
+            self.call.cached = cached
         found = output_ids(chunk)
         if found is None:
             return True

@@ -42,6 +42,7 @@ class Call:
     planned: Planned | None = None
     tokenize_ms: float = 0.0
     ttft_ms: float = 0.0
+    cached: int | None = None
 
     @property
     def namespace(self) -> str:
@@ -147,6 +148,7 @@ def _record(call: Call, planned: Planned, completion: str) -> TurnRecord:
         new_tokens=planned.new_tokens,
         replacement_tokens=planned.replacement_tokens,
         reusable_tokens=planned.reusable,
+        cached_tokens=call.cached,
         edits=planned.edits,
         tokenize_ms=call.tokenize_ms,
         plan_ms=planned.ms,
@@ -183,6 +185,13 @@ def output_ids(answer: dict[str, Any]) -> list[int] | None:
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
         return ids[0]
     return None
+
+
+def cached_tokens(answer: dict[str, Any]) -> int | None:
+    """Prompt tokens found in the server's cache, if the answer says so."""
+    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    cached = details.get("cached_tokens")
+    return cached if isinstance(cached, int) else None
 
 
 def without_ids(answer: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ class TurnRecord:
 
     completion: its id. planned: whether a plan was sent; else `why` not. Token counts:
     prompt = the whole prompt, new = behind the old conversation, replacement = new text
-    inside it, reusable = what a perfect cache would not compute. edits: places where the
+    inside it, reusable = what a perfect cache would not compute; cached = what the server
+    says it had, None when its answer carries no usage. edits: places where the
     old conversation changed. Times in milliseconds: tokenize_ms (one round trip), plan_ms,
     ttft_ms from the request's arrival here to the answer's first bytes.
     """
@@ -23,6 +24,7 @@ class TurnRecord:
     new_tokens: int
     replacement_tokens: int
     reusable_tokens: int
+    cached_tokens: int | None
     edits: int
     tokenize_ms: float
     plan_ms: float

@@ -13,7 +13,15 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from leyline_agent.transport.events import Watch
-from leyline_agent.transport.lowering import CONVERSATION, MODE, Call, Lowering, output_ids, without_ids
+from leyline_agent.transport.lowering import (
+    CONVERSATION,
+    MODE,
+    Call,
+    Lowering,
+    cached_tokens,
+    output_ids,
+    without_ids,
+)
 
 _OURS = (CONVERSATION, MODE)
 
@@ -71,6 +79,7 @@ class _Requests:
         try:
             answer = json.loads(content)
             ids = output_ids(answer)
+            call.cached = cached_tokens(answer)
             self.lowering.close(call, str(answer.get("id") or ""), ids)
             if ids is not None and not call.wants_ids:
                 content = json.dumps(without_ids(answer)).encode()

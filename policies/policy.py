@@ -1,0 +1,29 @@
+"""What a policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+Message = dict[str, Any]
+"""One OpenAI chat message: role, content, and for tools tool_calls or tool_call_id."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides what an agent's history should look like before the next model call.
+
+    An optional attribute `mode` ("amortize" or "forget") says how its edits reach the cache.
+    """
+
+    def transform(self, messages: Sequence[Message], turn: int) -> list[Message]:
+        """The messages to send.
+
+        Args:
+            messages: the conversation as it was last sent, and what has come since. Never
+                to be changed; unchanged messages may be passed on as they are.
+            turn: how many calls of the model came before.
+
+        A policy should be idempotent and sticky: what it has cut stays as it is.
+        """
+        ...
