@@ -6,6 +6,7 @@ import copy
 import uuid
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
@@ -91,10 +92,9 @@ def replay(
 def _arm(
     trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int
 ) -> Iterator[Turn]:
-    planned = arm in _PLANNED
+    mode = _PLANNED.get(arm)
     plain = httpx.Client(base_url=base_url, timeout=600)
-    http = client(base_url, mode=_PLANNED[arm], lib=httpx) if planned else plain
-    with plain, http:
+    with plain, client(base_url, mode=mode, lib=httpx) if mode else nullcontext(plain) as http:
         server = handshake(plain)
         page = _page_size(server)
         shared = {
@@ -110,7 +110,7 @@ def _arm(
             body = {**shared, "messages": messages}
             ids = array("q", tokenize(plain, body))
             reply = chat(http, body)
-            receipt = _receipt(plain, reply) if planned else None
+            receipt = _receipt(plain, reply) if mode else None
             yield _turn(number, ids, before, page, reply, receipt)
             before = ids
 
