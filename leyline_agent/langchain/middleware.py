@@ -1,0 +1,83 @@
+"""Middleware for LangChain's create_agent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langgraph.config import get_config
+
+from leyline_agent.core import Mode
+from leyline_agent.langchain.edit import Memory, edited
+from leyline_agent.policies import Policy
+from leyline_agent.transport import CONVERSATION, MODE
+
+
+class LeylineMiddleware(AgentMiddleware):
+    """Applies a policy to what the model is sent, and names the conversation to the transport.
+
+    Stands last in the list: other middleware may edit before it. Only the request is
+    edited, never the agent's state. With policy=None it only names the conversation, and
+    the edits of others become directives.
+
+    Args:
+        policy: what the history should look like. mode: how its edits reach the cache;
+            None takes the policy's own `mode`, or amortize.
+
+    Raises:
+        ValueError: mode is neither "amortize" nor "forget".
+    """
+
+    def __init__(self, policy: Policy | None = None, mode: Mode | str | None = None) -> None:
+        super().__init__()
+        self.policy = policy
+        self.mode = Mode(mode or getattr(policy, "mode", Mode.AMORTIZE))
+        self._memory = Memory()
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        """Edit, then call the model."""
+        return handler(self.prepared(request))
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """The asyncio twin of wrap_model_call."""
+        return await handler(self.prepared(request))
+
+    def prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """The request with edited messages and the transport's two headers.
+
+        The caller's own model_settings win over ours.
+        """
+        thread = _thread()
+        messages = request.messages
+        if self.policy is not None:
+            # Without a thread nothing ties two calls together: ids alone decide.
+            messages = edited(messages, self.policy, self._memory.of(thread or ""))
+        headers = {MODE: self.mode.value, **({CONVERSATION: thread} if thread else {})}
+        settings = request.model_settings or {}
+        headers |= settings.get("extra_headers") or {}
+        return request.override(
+            messages=messages, model_settings={**settings, "extra_headers": headers}
+        )
+
+
+def _thread() -> str | None:
+    """The running graph's thread_id with its checkpoint namespace, if it has one."""
+    try:
+        configurable = get_config().get("configurable") or {}
+    except RuntimeError:
+        return None
+    thread = configurable.get("thread_id")
+    if thread is None:
+        return None
+    # A sub-agent runs in a namespace of its own; a node's task id changes with every step.
+    space = str(configurable.get("checkpoint_ns") or "").rpartition("|")[0]
+    return f"{thread}/{space}" if space else str(thread)
