@@ -66,6 +66,8 @@ def server_env(python: str, extra: Mapping[str, str], cpu: bool) -> dict[str, st
     if cpu:
         env["SGLANG_USE_CPU_ENGINE"] = "1"
         env.setdefault("HF_HUB_OFFLINE", "1")
+        # Compiling costs a C++ compiler, half a minute at the first request, and again mid-run.
+        env.setdefault("TORCHDYNAMO_DISABLE", "1")
         root = PACKAGE / "server" / "cpu" / "standins"
         missing = [str(root / name) for name in STANDINS if not _loads(python, name)]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [*missing, env.get("PYTHONPATH", "")]))
