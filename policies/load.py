@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ def _named(name: str) -> Any:
         return _READY[name]
     for point in entry_points(group=GROUP):
         if point.name == name:
-            return point.load()
+            try:
+                return point.load()
+            except Exception as error:
+                raise PolicyError(f"{point.value}: {type(error).__name__}: {error}") from error
     raise PolicyError(
         f"there is no policy {name!r}; there are {', '.join(names())}, or path/to/file.py:Class"
     )
@@ -67,6 +71,7 @@ def _from_file(path: Path, name: str) -> Any:
     if spec is None or spec.loader is None or not path.exists():
         raise PolicyError(f"no policy file {path}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:

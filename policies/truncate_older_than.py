@@ -33,8 +33,9 @@ class TruncateOlderThan:
     Args:
         n: turns whose observations stay whole. max_chars: length of a stub, marker included.
         observations: "tool" (tool messages), "user" (user messages behind the first
-            assistant message, as text-only agents carry them), or "auto": the first where
-            the conversation has tool messages, else the second.
+            assistant message: text-only agents carry their observations so), or "auto":
+            "user" until the first tool message comes, "tool" from then on; what "user" has
+            cut by then stays cut.
 
     Raises:
         PolicyError: n is negative, max_chars under 40, or observations unknown.
@@ -53,23 +54,22 @@ class TruncateOlderThan:
 
     def transform(self, messages: Sequence[Message], turn: int) -> list[Message]:
         """See Policy.transform; `turn` is not used, ages are counted in the messages."""
-        role = self._role(messages)
-        behind = sum(m["role"] == "assistant" for m in messages)
-        started = False
+        roles = [m["role"] for m in messages]
+        total = roles.count("assistant")
+        users = total
+        if self.observations == "auto" and "tool" in roles:
+            # "user" held for the last time in the call that answered with the first tool call.
+            users = roles[: roles.index("tool")].count("assistant") - 1
+        before = 0
         result = []
         for message in messages:
-            if message["role"] == "assistant":
-                behind -= 1
-                started = True
-            elif message["role"] == role and behind >= self.n and (started or role == "tool"):
-                message = self._cut(message)
-            result.append(message)
+            role = message["role"]
+            before += role == "assistant"
+            old = (role == "tool" and self.observations != "user" and total - before >= self.n) or (
+                role == "user" and self.observations != "tool" and 0 < before <= users - self.n
+            )
+            result.append(self._cut(message) if old else message)
         return result
-
-    def _role(self, messages: Sequence[Message]) -> str:
-        if self.observations != "auto":
-            return self.observations
-        return "tool" if any(m["role"] == "tool" for m in messages) else "user"
 
     def _cut(self, message: Message) -> Message:
         content = message.get("content")

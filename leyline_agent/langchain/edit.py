@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from langchain_core.messages.utils import convert_to_openai_messages
@@ -15,6 +14,10 @@ from leyline_agent.core import PolicyError
 from leyline_agent.policies import Message, Policy
 
 _ID = "id"
+_ROLES = {"human": "user", "ai": "assistant"}
+
+Known = dict[str, tuple[Message, Message | None]]
+"""Message id -> the message as it came, and as it was sent: None when it was dropped."""
 
 
 @dataclass(slots=True)
@@ -23,67 +26,118 @@ class Memory:
 
     LangGraph hands the unedited state to every call. A message that was edited is given to
     the policy as it was sent last time; one that was dropped stays dropped. The threads used
-    longest ago are forgotten first.
+    longest ago, and the oldest messages of one thread, are forgotten first.
     """
 
     max_threads: int = 256
-    _threads: OrderedDict[str, dict[str, Message | None]] = field(default_factory=OrderedDict)
+    max_messages: int = 4096
+    _threads: OrderedDict[str, Known] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
-    def of(self, thread: str) -> dict[str, Message | None]:
-        """Message id -> the edited message, or None when it was dropped."""
+    def of(self, thread: str) -> Known:
+        """The thread's messages; to be mutated by edited()."""
         with self._lock:
             known = self._threads.setdefault(thread, {})
             self._threads.move_to_end(thread)
             while len(self._threads) > self.max_threads:
                 self._threads.popitem(last=False)
+            for name in list(known)[: max(0, len(known) - self.max_messages)]:
+                del known[name]
             return known
 
 
-def edited(
-    messages: Sequence[AnyMessage], policy: Policy, known: dict[str, Message | None]
-) -> list[AnyMessage]:
+def edited(messages: Sequence[AnyMessage], policy: Policy, known: Known) -> list[AnyMessage]:
     """The messages to send; those that the policy left alone are the same objects.
 
-    Mutates `known`. A message without an id is known by its place.
+    Mutates `known`. What is known of a message counts only while it comes as it came then:
+    one that others have edited since, or that has no id, starts anew.
 
     Raises:
         PolicyError: the policy returned something other than messages.
     """
-    originals = {m.id or f"message-{i}": m for i, m in enumerate(messages)}
-    before: list[Message] = []
-    for name, message in originals.items():
-        if name not in known:
-            before.append(_as_dict(name, message))
-        elif (earlier := known[name]) is not None:
-            before.append(earlier)
-    turn = sum(isinstance(m, AIMessage) for m in messages)
-    after = policy.transform(before, turn)
+    originals = _named(messages)
+    came = {name: _as_dict(name, message) for name, message in originals.items()}
+    before = []
+    for name, message in came.items():
+        first, sent = known.get(name, (message, message))
+        if first != message:
+            sent = message
+        if sent is not None:
+            before.append(dict(sent))
+    after = policy.transform(before, sum(isinstance(m, AIMessage) for m in messages))
     if not isinstance(after, list) or not all(isinstance(m, dict) and "role" in m for m in after):
         raise PolicyError(f"{type(policy).__name__}.transform must return a list of messages")
-    kept = {m[_ID]: m for m in after if m.get(_ID) in originals}
-    for message in before:
-        name = message[_ID]
+    after = _with_ids(after, list(came.values()), before)
+    _remember(known, {m.id for m in messages if m.id}, came, before, after)
+    return [_as_message(m, originals, came) for m in after]
+
+
+def _named(messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
+    """Every message under its id; under its place where it has none, or another's."""
+    named: dict[str, AnyMessage] = {}
+    for place, message in enumerate(messages):
+        own = message.id if message.id and message.id not in named else None
+        named[own or f"message-{place}"] = message
+    return named
+
+
+def _with_ids(
+    after: list[Message], came: Sequence[Message], before: Sequence[Message]
+) -> list[Message]:
+    """Messages that a policy wrote anew get the ids of those that they stand for.
+
+    By place when the roles are the same throughout, else by tool_call_id.
+    """
+    if all(m.get(_ID) for m in after):
+        return after
+    if [m["role"] for m in after] == [m["role"] for m in before]:
+        return [{**m, _ID: m.get(_ID) or b[_ID]} for m, b in zip(after, before, strict=True)]
+    results = {m["tool_call_id"]: m[_ID] for m in came if m.get("tool_call_id")}
+    return [
+        {**m, _ID: results[m["tool_call_id"]]}
+        if not m.get(_ID) and m.get("tool_call_id") in results
+        else m
+        for m in after
+    ]
+
+
+def _remember(
+    known: Known,
+    durable: set[str],
+    came: dict[str, Message],
+    before: Sequence[Message],
+    after: Sequence[Message],
+) -> None:
+    """Note edits; and drops, unless a message of the policy's own may stand for them."""
+    kept = {m[_ID]: m for m in after if m.get(_ID) in came}
+    inserts = any(m.get(_ID) not in came for m in after)
+    for name in (m[_ID] for m in before if m[_ID] in durable):
+        known.pop(name, None)
         if name not in kept:
-            known[name] = None
-        elif kept[name] != _as_dict(name, originals[name]):
-            known[name] = kept[name]
-    return [_as_message(m, originals, known) for m in after]
+            if not inserts:
+                known[name] = (came[name], None)
+        elif kept[name].get("content") != came[name].get("content"):
+            known[name] = (came[name], dict(kept[name]))
 
 
 def _as_dict(name: str, message: AnyMessage) -> Message:
-    converted: Any = convert_to_openai_messages([message])
-    return {**converted[0], _ID: name}
+    """A message as OpenAI spells it; role and content alone when that is not one message."""
+    try:
+        [converted] = convert_to_openai_messages([message])  # type: ignore[misc]
+        return {**converted, _ID: name}
+    except (ValueError, TypeError, KeyError):
+        role = _ROLES.get(message.type, message.type)
+        return {"role": role, "content": message.content, _ID: name}
 
 
 def _as_message(
-    message: Message, originals: dict[str, AnyMessage], known: dict[str, Message | None]
+    message: Message, originals: dict[str, AnyMessage], came: dict[str, Message]
 ) -> AnyMessage:
     """Back to LangChain: the original, the original with other content, or a new message."""
-    original = originals.get(message.get(_ID, ""))
-    if original is None:
+    name = message.get(_ID, "")
+    if name not in originals:
         plain = {k: v for k, v in message.items() if k != _ID}
-        return convert_to_messages([plain])[0]  # type: ignore[return-value]
-    if known.get(message[_ID]) is None:
-        return original
-    return original.model_copy(update={"content": message.get("content") or ""})
+        return convert_to_messages([plain])[0]
+    if message.get("content") == came[name].get("content"):
+        return originals[name]
+    return originals[name].model_copy(update={"content": message.get("content") or ""})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.config import get_config
@@ -32,7 +33,7 @@ class LeylineMiddleware(AgentMiddleware):
     def __init__(self, policy: Policy | None = None, mode: Mode | str | None = None) -> None:
         super().__init__()
         self.policy = policy
-        self.mode = Mode(mode or getattr(policy, "mode", Mode.AMORTIZE))
+        self.mode = Mode(str(mode or getattr(policy, "mode", Mode.AMORTIZE)))
         self._memory = Memory()
 
     def wrap_model_call(
@@ -54,19 +55,28 @@ class LeylineMiddleware(AgentMiddleware):
     def prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The request with edited messages and the transport's two headers.
 
-        The caller's own model_settings win over ours.
+        The caller's own headers win over ours, in model_settings and in the model's model_kwargs.
         """
         thread = _thread()
         messages = request.messages
         if self.policy is not None:
             # Without a thread nothing ties two calls together: ids alone decide.
             messages = edited(messages, self.policy, self._memory.of(thread or ""))
-        headers = {MODE: self.mode.value, **({CONVERSATION: thread} if thread else {})}
         settings = request.model_settings or {}
-        headers |= settings.get("extra_headers") or {}
+        headers = _headers(request, self.mode, thread)
         return request.override(
             messages=messages, model_settings={**settings, "extra_headers": headers}
         )
+
+
+def _headers(request: ModelRequest[Any], mode: Mode, thread: str | None) -> dict[str, Any]:
+    """Ours, and the caller's over them; the conversation is percent-encoded (RFC 3986)."""
+    ours = {MODE: mode.value, **({CONVERSATION: quote(thread)} if thread else {})}
+    of_model = getattr(request.model, "model_kwargs", None) or {}
+    of_call = (request.model_settings or {}).get("extra_headers") or {}
+    theirs = {**(of_model.get("extra_headers") or {}), **of_call}
+    taken = {name.lower() for name in theirs}
+    return {**{k: v for k, v in ours.items() if k not in taken}, **theirs}
 
 
 def _thread() -> str | None:
