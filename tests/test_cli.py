@@ -1,0 +1,243 @@
+"""`leyline`: help, serve (starts, tells, stops) and doctor (finds, tells what to do)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from leyline_agent import __version__, doctor
+from leyline_agent.core import VERSION, SetupError
+from leyline_agent.launch import ServerProcess, free_port
+
+RUN = CliRunner()
+APP = typer.Typer()
+APP.command()(doctor.doctor)
+INFO: dict[str, Any] = {
+    "leyline": __version__,
+    "wire": VERSION,
+    "sglang": "0.5.23",
+    "active": True,
+    "supported": True,
+    "reasons": [],
+    "ranks": [{"layout": {"kind": "mla", "layers": 6}}],
+}
+
+
+def faults(checks: list[doctor.Check]) -> list[str]:
+    return [f"{c.name}: {c.remedy}" for c in checks if c.level == "fault"]
+
+
+def leyline(*args: str) -> list[str]:
+    return [sys.executable, "-c", "from leyline_agent.cli import app; app()", *args]
+
+
+def test_version_and_help() -> None:
+    def say(option: str) -> str:
+        return subprocess.run(leyline(option), capture_output=True, text=True, check=True).stdout
+
+    assert __version__ in say("--version")
+    shown = say("--help")
+    for command in ("serve", "doctor", "demo", "replay"):
+        assert f" {command} " in shown
+
+
+def test_a_missing_extra_is_a_note_and_a_missing_requirement_a_fault() -> None:
+    def find(name: str) -> str:
+        if name in ("langgraph", "httpx"):
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    checks = {check.name: check for check in doctor.client_checks(find)}
+    assert checks["langgraph"].level == "note"
+    assert "leyline-agent[langchain]" in checks["langgraph"].remedy
+    assert checks["httpx"].level == "fault"
+    assert checks["openai"].level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, []),
+        ({"sglang": None}, ["sglang"]),
+        ({"sglang": "0.6.0"}, ["sglang"]),
+        ({"leyline-agent": "0.0.1"}, ["leyline-agent"]),
+        ({"plugin": []}, ["plugin"]),
+        ({"faults": ["a.b cannot be found"]}, ["fit"]),
+        ({"error": "No such file"}, ["python"]),
+    ],
+)
+def test_what_a_probe_of_the_server_environment_means(
+    change: dict[str, Any], named: list[str]
+) -> None:
+    found = {
+        "python": "3.11.7",
+        "torch": "2.13.0",
+        "sglang": "0.5.23",
+        "leyline-agent": __version__,
+        "plugin": ["leyline_agent.server.plugin:activate"],
+        "faults": [],
+    }
+    checks = doctor.server_checks("/env/bin/python", {**found, **change})
+    assert [c.name for c in checks if c.level == "fault"] == named
+    assert all(c.remedy for c in checks if c.level == "fault")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, None),
+        ({"wire": VERSION + 1}, "install one leyline-agent on both sides"),
+        ({"supported": False, "reasons": ["unsupported_dtype: fp8"]}, "unsupported_dtype: fp8"),
+        ({"active": False, "reasons": ["add the backend"]}, "add the backend"),
+    ],
+)
+def test_what_a_handshake_means(change: dict[str, Any], told: str | None) -> None:
+    checks = doctor.handshake_checks("http://host", {**INFO, **change})
+    assert "kind mla, layers 6" in [c.value for c in checks]
+    if told is None:
+        assert faults(checks) == []
+    else:
+        assert told in faults(checks)[0]
+
+
+@pytest.fixture
+def answering(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that answers everything with one status and body."""
+    status, body = request.param
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answering", "told"),
+    [
+        ((404, b"{}"), "stock SGLang"),
+        ((200, b"[]"), "stock SGLang"),
+        ((401, b""), "--api-key"),
+        ((500, b""), "read its log"),
+        ((200, b"<html>"), "leyline serve"),
+    ],
+    indirect=["answering"],
+)
+def test_every_wrong_answer_has_its_remedy(answering: str, told: str) -> None:
+    found = doctor.get_info(answering)
+    assert isinstance(found, doctor.Check)
+    assert found.level == "fault"
+    assert told in found.remedy
+
+
+@pytest.mark.parametrize(
+    "answering", [(200, json.dumps(INFO).encode())], ids=["leyline"], indirect=True
+)
+def test_doctor_on_a_client_machine(answering: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise SetupError("run `make setup`")
+
+    monkeypatch.setattr(doctor, "find_server_python", nowhere)
+    remote = RUN.invoke(APP, ["--base-url", f"{answering}/v1/", "--json"])
+    assert remote.exit_code == 0, remote.output
+    alone = RUN.invoke(APP, ["--json"])
+    assert alone.exit_code == 1
+    assert "make setup" in alone.output
+    table = RUN.invoke(APP, [])
+    assert table.exit_code == 1
+    assert "FAULT" in table.output
+
+
+@pytest.mark.server
+def test_doctor_on_a_whole_machine(server: ServerProcess, stock_server: ServerProcess) -> None:
+    good = RUN.invoke(APP, ["--json", "--base-url", server.base_url])
+    assert good.exit_code == 0, good.output
+    checks = json.loads(good.stdout)["checks"]
+    found = {(c["area"], c["name"]): c["value"] for c in checks}
+    assert found["server", "sglang"] == "0.5.23"
+    assert found["handshake", "splicing"] == "on"
+    assert "kind mla" in found["handshake", "rank 0 layout"]
+    stock = doctor.get_info(stock_server.base_url)
+    assert isinstance(stock, doctor.Check)
+    assert "--radix-cache-backend leyline" in stock.remedy
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "told"),
+    [
+        (["--model", "./no-such-model"], {}, "no model folder"),
+        (["--model", "tiny"], {"LEYLINE_SERVER_PYTHON": "/nowhere/python"}, "does not exist"),
+    ],
+)
+def test_serve_says_what_is_missing(
+    args: list[str], env: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        leyline("serve", *args, "--log", str(tmp_path / "log")),
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env, "COLUMNS": "300"},
+    )
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.server
+def test_serve_shows_why_sglang_stopped(tmp_path: Path) -> None:
+    args = ["serve", "--log", str(tmp_path / "log"), "--port", str(free_port()), "--", "--nonsense"]
+    done = subprocess.run(leyline(*args), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "SGLang stopped with status" in done.stderr
+    assert "unrecognized arguments: --nonsense" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_serve_passes_arguments_on_and_stops_cleanly(tmp_path: Path) -> None:
+    port, said = free_port(), tmp_path / "said"
+    args = ["serve", "--log", str(tmp_path / "log"), "--port", str(port), "--", "--page-size", "16"]
+    with said.open("wb") as sink:
+        child = subprocess.Popen(leyline(*args), stdout=sink, stderr=sink)
+    try:
+        deadline = time.monotonic() + 180
+        while not (found := re.search(r"pid (\d+)", said.read_text())):
+            assert child.poll() is None, said.read_text()
+            assert time.monotonic() < deadline, said.read_text()
+            time.sleep(0.2)
+        info = doctor.get_info(f"http://127.0.0.1:{port}")
+        assert isinstance(info, dict)
+        assert info["ranks"][0]["page_size"] == 16
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(found[1]), 0)
