@@ -123,7 +123,7 @@ def _remember(
 def _as_dict(name: str, message: AnyMessage) -> Message:
     """A message as OpenAI spells it; role and content alone when that is not one message."""
     try:
-        [converted] = convert_to_openai_messages([message])  # type: ignore[misc]
+        [converted] = convert_to_openai_messages([message])
         return {**converted, _ID: name}
     except (ValueError, TypeError, KeyError):
         role = _ROLES.get(message.type, message.type)
@@ -137,7 +137,7 @@ def _as_message(
     name = message.get(_ID, "")
     if name not in originals:
         plain = {k: v for k, v in message.items() if k != _ID}
-        return convert_to_messages([plain])[0]
+        return convert_to_messages([plain])[0]  # type: ignore[return-value]
     if message.get("content") == came[name].get("content"):
         return originals[name]
     return originals[name].model_copy(update={"content": message.get("content") or ""})
