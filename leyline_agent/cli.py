@@ -18,7 +18,7 @@ from leyline_agent.core import LeylineError
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Edit an agent's conversation and keep its KV cache. Start with [bold]leyline demo[/bold].",
+    help="Edit an agent's conversation and keep its KV cache. Start with [bold]leyline demo[/].",
     pretty_exceptions_enable=False,
 )
 console = Console(stderr=True)
@@ -44,12 +44,16 @@ def serve(
     ctx: typer.Context,
     model: Annotated[
         str,
-        typer.Option(help="tiny, tiny-qwen3, tiny-llama (built here, run on a CPU) or a model path."),
+        typer.Option(
+            help="tiny, tiny-qwen3, tiny-llama (built here, run on a CPU) or a model path."
+        ),
     ] = "tiny",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 30000,
     dtype: Annotated[Optional[str], typer.Option(help="float32, bfloat16, … (SGLang's).")] = None,  # noqa: UP045
-    stock: Annotated[bool, typer.Option("--stock", help="Without Leyline, for comparison.")] = False,
+    stock: Annotated[
+        bool, typer.Option("--stock", help="Without Leyline, for comparison.")
+    ] = False,
     log: Annotated[Path, typer.Option(help="Where SGLang's log goes.")] = Path("out/server.log"),
 ) -> None:
     """Start SGLang with the Leyline plugin and wait until it is ready.
@@ -77,7 +81,9 @@ def serve(
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
         console.print(f"[green]ready[/green] at {server.base_url} — log {log}, pid {server.pid}")
-        console.print(f"  OpenAI clients: base_url={server.base_url}/v1, model={model}, any API key")
+        console.print(
+            f"  OpenAI clients: base_url={server.base_url}/v1, model={model}, any API key"
+        )
         console.print(f"  handshake:      leyline doctor --base-url {server.base_url}")
         status_code = server.wait()
         console.print(f"[red]SGLang ended with status {status_code}.[/red]\n{server.tail()}")

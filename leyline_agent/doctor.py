@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -214,9 +214,9 @@ def table_of(checks: list[Check]) -> Table:
 
 def doctor(
     base_url: Annotated[
-        Optional[str], typer.Option(help="A running server, with or without /v1.")  # noqa: UP045
+        str | None, typer.Option(help="A running server, with or without /v1.")
     ] = None,
-    api_key: Annotated[Optional[str], typer.Option(help="That server's key.")] = None,  # noqa: UP045
+    api_key: Annotated[str | None, typer.Option(help="That server's key.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Look at both environments and at a server; say what to do about each fault.

@@ -172,7 +172,9 @@ class ServerProcess:
         if self.model in TINY:
             args += ["--served-model-name", self.model, "--tool-call-parser", "qwen"]
             args += ["--constrained-json-disable-any-whitespace"]
-            args += [] if "--max-total-tokens" in self.extra_args else ["--max-total-tokens", "131072"]
+            args += (
+                [] if "--max-total-tokens" in self.extra_args else ["--max-total-tokens", "131072"]
+            )
         dtype = self.dtype or ("float32" if self.model in TINY else None)
         return args + (["--dtype", dtype] if dtype else []) + self.extra_args
 
@@ -180,7 +182,9 @@ class ServerProcess:
         python = find_server_python(self.python)
         cpu = self.model in TINY or not has_cuda(python)
         path = model_path(self.model, python, self.progress)
-        env = server_env(python, {**self.env, **({"LEYLINE_DISABLE": "1"} if self.stock else {})}, cpu)
+        env = server_env(
+            python, {**self.env, **({"LEYLINE_DISABLE": "1"} if self.stock else {})}, cpu
+        )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.progress(f"starting SGLang; its log is {self.log_path}")
         with self.log_path.open("wb") as log:

@@ -1,10 +1,10 @@
 """A group of directives against one base, and what follows from it.
 
-    base    |---K0---|==B1==|---K1---|==B2==|---K2---|
-    edited  |---K0---|R1|---K1---|R2|---K2---|          K_i keeps its tokens
-    request |---K0---|R1|---K1---|R2|---K2---|--N--|    N: new tokens of this turn
+base    |---K0---|==B1==|---K1---|==B2==|---K2---|
+edited  |---K0---|R1|---K1---|R2|---K2---|          K_i keeps its tokens
+request |---K0---|R1|---K1---|R2|---K2---|--N--|    N: new tokens of this turn
 
-    shift of K_i = sum over j <= i of (|R_j| - |B_j|)
+shift of K_i = sum over j <= i of (|R_j| - |B_j|)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Wire format, version 1: the plan as the JSON string in `custom_params.leyline`.
 
-    {"v": 1, "base": {"id": completion id, "len": n, "sha": digest},
-     "directives": [[start, end, [ids], "amortize" | "forget"], ...],
-     "edited": {"len": n, "sha": digest}}
+{"v": 1, "base": {"id": completion id, "len": n, "sha": digest},
+ "directives": [[start, end, [ids], "amortize" | "forget"], ...],
+ "edited": {"len": n, "sha": digest}}
 """
 
 from __future__ import annotations

@@ -64,9 +64,7 @@ def run_agent(
     """
     lib = openai_library()
     lowering = Lowering(on_turn=on_turn)
-    http = lib.Client(
-        transport=_recorder(lib, transport(lib, lowering), recording), timeout=600.0
-    )
+    http = lib.Client(transport=_recorder(lib, transport(lib, lowering), recording), timeout=600.0)
     llm = ChatOpenAI(
         base_url=f"{base_url}/v1",
         model=model,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -28,10 +28,13 @@ console = Console()
 
 def demo(
     base_url: Annotated[
-        Optional[str], typer.Option(help="A running Leyline server's root; without it one is started.")  # noqa: UP045
+        str | None,
+        typer.Option(help="A running Leyline server's root; without it one is started."),
     ] = None,
     model: Annotated[str, typer.Option(help="Model of the server to start.")] = "tiny",
-    policy: Annotated[str, typer.Option(help="What is cut from the history.")] = "truncate_older_than",
+    policy: Annotated[
+        str, typer.Option(help="What is cut from the history.")
+    ] = "truncate_older_than",
     turns: Annotated[int, typer.Option(min=2, help="Calls of the model.")] = 18,
     out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
 ) -> None:
@@ -59,7 +62,9 @@ def demo(
 
                 run_agent(root, about["model"], rule, turns, recording, on_turn)
                 console.print("The same prompts again, splicing off.")
-                _without(http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True))
+                _without(
+                    http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True)
+                )
     except LeylineError as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -70,12 +70,12 @@ class Planner:
                 best = (cost, entry, plan)
         ms = (time.perf_counter() - began) * 1e3
         if best is None:
-            return Planned(None, "no earlier prompt to continue", None, len(new), 0, 0, 0, False, ms)
+            return Planned(
+                None, "no earlier prompt to continue", None, len(new), 0, 0, 0, False, ms
+            )
         return _decided(best[1], best[2], new, mode, ms)
 
-    def _bases(
-        self, new: array[int], namespace: Hashable, conversation: str | None
-    ) -> list[Entry]:
+    def _bases(self, new: array[int], namespace: Hashable, conversation: str | None) -> list[Entry]:
         """The most promising entries: longest shared start first, then the newest."""
         scored = []
         for entry in self.ledger.candidates(namespace, conversation):

@@ -126,7 +126,9 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
     console.print(f"written: {path}")
 
 
-def show(results: dict[Arm, Sequence[Turn]] | dict[Arm, list[Turn]], result: dict[str, Any]) -> None:
+def show(
+    results: dict[Arm, Sequence[Turn]] | dict[Arm, list[Turn]], result: dict[str, Any]
+) -> None:
     """Tables for a human, on stderr: every turn of every arm, then the summaries."""
     for arm, turns in results.items():
         table = Table(title=f"{arm.value}", title_justify="left")
@@ -150,7 +152,7 @@ def show(results: dict[Arm, Sequence[Turn]] | dict[Arm, list[Turn]], result: dic
     for name, arm_result in result["arms"].items():
         s = arm_result["summary"]
         console.print(
-            f"{name:10} reuse {s['reuse_of_bound']:.1%} of the bound, hit rate {s['hit_rate']:.1%}, "
+            f"{name:10} reuse {s['reuse_of_bound']:.1%} of the bound, hits {s['hit_rate']:.1%}, "
             f"TTFT p50 {s['ttft_ms_p50']:.0f} ms, fallbacks {s['fallbacks'] or 'none'}"
         )
     for name, ratio in result.get("ttft_ratio_to_reprefill", {}).items():

@@ -80,9 +80,12 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "turns": len(turns),
         "edited_turns": len(edited),
-        "reuse_of_bound": sum(min(t.cached_tokens, t.bound) for t in turns) / bound if bound else 1.0,
+        "reuse_of_bound": sum(min(t.cached_tokens, t.bound) for t in turns) / bound
+        if bound
+        else 1.0,
         "reuse_of_bound_min_edited": min((t.reuse_of_bound for t in edited), default=1.0),
-        "hit_rate": sum(t.cached_tokens for t in turns) / max(1, sum(t.prompt_tokens for t in turns)),
+        "hit_rate": sum(t.cached_tokens for t in turns)
+        / max(1, sum(t.prompt_tokens for t in turns)),
         "prompt_tokens": sum(t.prompt_tokens for t in turns),
         "prefilled_tokens": sum(t.prefilled_tokens for t in turns),
         "spliced_tokens": sum(t.spliced_tokens for t in turns),

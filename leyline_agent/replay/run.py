@@ -89,9 +89,7 @@ def replay(
     return results
 
 
-def _arm(
-    trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int
-) -> Iterator[Turn]:
+def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int) -> Iterator[Turn]:
     mode = _PLANNED.get(arm)
     plain = httpx.Client(base_url=base_url, timeout=600)
     with plain, client(base_url, mode=mode, lib=httpx) if mode else nullcontext(plain) as http:

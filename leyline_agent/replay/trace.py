@@ -50,7 +50,9 @@ def load(path: Path) -> Trace:
     messages = data.get("messages") if isinstance(data, dict) else data
     tools = data.get("tools") if isinstance(data, dict) else None
     if not isinstance(messages, list) or not messages:
-        raise SetupError(f"{path} holds no conversation: a list of messages, or {{'messages': [...]}}")
+        raise SetupError(
+            f"{path} holds no conversation: a list of messages, or {{'messages': [...]}}"
+        )
     checked = tuple(_message(path, i, m) for i, m in enumerate(messages))
     trace = Trace(path.stem, checked, tuple(tools) if isinstance(tools, list) else ())
     if not trace.turns():

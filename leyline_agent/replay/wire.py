@@ -39,7 +39,9 @@ def chat(client: httpx.Client, body: dict[str, Any]) -> Reply:
         with client.stream("POST", "/v1/chat/completions", json=request) as response:
             if response.status_code != 200:
                 response.read()
-                raise ServerError(f"the server answered {response.status_code}: {response.text[:500]}")
+                raise ServerError(
+                    f"the server answered {response.status_code}: {response.text[:500]}"
+                )
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue

@@ -58,7 +58,9 @@ def faults() -> list[str]:
         return [f"sglang is not installed; this plugin is written for {SGLANG}"]
     if found != SGLANG:
         return [f"sglang {found} is installed; this plugin is written for {SGLANG}"]
-    return [fault for target, names in {**HOOKED, **USED}.items() if (fault := _fault(target, names))]
+    return [
+        fault for target, names in {**HOOKED, **USED}.items() if (fault := _fault(target, names))
+    ]
 
 
 def _fault(target: str, names: tuple[str, ...]) -> str | None:

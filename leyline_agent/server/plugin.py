@@ -18,9 +18,7 @@ logger = logging.getLogger(__name__)
 BACKEND = "leyline"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_STATE = (
-    "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
-)
+_STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
 
 
 def activate() -> None:
@@ -93,5 +91,7 @@ def build(ctx: Any) -> Any:
         cache.unsupported = error
     except Exception as error:
         logger.exception("leyline: the KV layout could not be read")
-        cache.unsupported = Unsupported(Fallback.UNSUPPORTED_LAYOUT, f"{type(error).__name__}: {error}")
+        cache.unsupported = Unsupported(
+            Fallback.UNSUPPORTED_LAYOUT, f"{type(error).__name__}: {error}"
+        )
     return cache

@@ -119,5 +119,3 @@ def _on(stream: Any) -> Any:
         return nullcontext()
     stream.wait_stream(torch.cuda.current_stream())
     return torch.cuda.stream(stream)
-
-

@@ -68,7 +68,11 @@ class _Requests:
             ValueError: the server did not say which tokens the prompt has.
         """
         tokens = json.loads(answer).get("tokens") if status == 200 else None
-        if not isinstance(tokens, list) or not all(type(t) is int for t in tokens[:1]) or not tokens:
+        if (
+            not isinstance(tokens, list)
+            or not all(type(t) is int for t in tokens[:1])
+            or not tokens
+        ):
             raise ValueError(f"/tokenize answered {status}")
         body = self.lowering.lower(call, tokens, (time.perf_counter() - began) * 1e3)
         return self._rebuilt(request, json.dumps(body).encode())

@@ -100,9 +100,7 @@ def _scale(query: torch.Tensor, scaling: float | None) -> float:
 def _is_plain(encoder_lens, kwargs: dict) -> bool:
     window = kwargs.get("sliding_window_size")
     return (
-        encoder_lens is None
-        and not kwargs.get("is_cross_attn")
-        and (window is None or window < 0)
+        encoder_lens is None and not kwargs.get("is_cross_attn") and (window is None or window < 0)
     )
 
 

@@ -87,8 +87,10 @@ def weight_shapes(config: dict[str, Any]) -> Shapes:
         mla = config["model_type"] == "deepseek_v2"
         attention = _mla(config) if mla else _gqa(config)
         parts = {f"self_attn.{name}": shape for name, shape in attention.items()}
-        parts |= _moe(config) if mla and layer >= config["first_k_dense_replace"] else _mlp(
-            "mlp", hidden, config["intermediate_size"]
+        parts |= (
+            _moe(config)
+            if mla and layer >= config["first_k_dense_replace"]
+            else _mlp("mlp", hidden, config["intermediate_size"])
         )
         parts |= {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
         shapes |= {f"{prefix}{name}.weight": shape for name, shape in parts.items()}

@@ -18,9 +18,7 @@ _GAIN = {"q_proj": 2.0, "o_proj": 2.0, "lm_head": 2.5, "gate": 2.0}
 def draw(config: dict[str, Any], seed: int = SEED) -> dict[str, torch.Tensor]:
     """Checkpoint name -> float32 weight; the same on every machine for one torch version."""
     generator = torch.Generator().manual_seed(seed)
-    return {
-        name: _one(name, shape, generator) for name, shape in weight_shapes(config).items()
-    }
+    return {name: _one(name, shape, generator) for name, shape in weight_shapes(config).items()}
 
 
 def _one(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

@@ -25,9 +25,7 @@ def assign_req_to_token_pool_cpu(
     """
     del pool_len
     taken = 0
-    bounds = zip(
-        req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True
-    )
+    bounds = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
     for row, start, end in bounds:
         slots = out_cache_loc[taken : taken + end - start]
         req_to_token[row, start:end] = slots.to(req_to_token.dtype)

@@ -3,6 +3,6 @@
 LEYLINE_STAND_IN = True
 __version__ = "0.0.0"
 
-from torchvision import io, transforms
+from torchvision import io, transforms  # noqa: E402 (they import this package)
 
 __all__ = ["io", "transforms"]
