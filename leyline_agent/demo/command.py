@@ -97,9 +97,10 @@ def _without(
 ) -> None:
     """Send the same bodies plainly, in a cache namespace of their own. Mutates rows."""
     salt = f"demo-{uuid.uuid4().hex}"
+    one_token = {"max_tokens": 1, "max_completion_tokens": 1}
     for index, body in enumerate(bodies[: len(rows)]):
         # One token is enough: only the cache and the time to the first token are compared.
-        reply = chat(http, {**body, "cache_salt": salt, "max_tokens": 1})
+        reply = chat(http, {**body, "cache_salt": salt, **one_token})
         rows[index] = replace(
             rows[index],
             cached_tokens_off=reply.cached_tokens,
