@@ -66,7 +66,7 @@ def environments():
     """The two environments by name, in the order in which they are made."""
     server = [TORCH, SGLANG, ["-r", str(PINS)], ["--no-deps", "-e", "."]]
     return {
-        "client": Environment(ROOT / ".venv", [CLIENT], "about 0.7 GB, one minute", 2),
+        "client": Environment(ROOT / ".venv", [CLIENT], "about 0.7 GB, one to two minutes", 2),
         "server": Environment(ROOT / ".venv-server", server, "about 3 GB, two to three minutes", 6),
     }
 
@@ -165,9 +165,10 @@ _ADVICE = (
             "SSLError",
             "Could not fetch URL",
             "connection broken",
+            "(from versions: none)",
         ),
-        "The package index could not be reached: check the network, the proxy (HTTPS_PROXY), or "
-        "pip's index (PIP_INDEX_URL; for torch LEYLINE_TORCH_INDEX).",
+        "The package index could not be reached, or lacks that name: check the network, the "
+        "proxy (HTTPS_PROXY), or pip's index (PIP_INDEX_URL; for torch LEYLINE_TORCH_INDEX).",
     ),
     (
         ("No matching distribution", "Could not find a version"),
@@ -193,7 +194,8 @@ def explain(output, log):
 def install(environment, python):
     """Make the folder, run each pip call, write the stamp.  Raises Fault."""
     folder, began = environment.folder, time.monotonic()
-    say(f"{folder.name}: installing, {environment.told}; log: {environment.log}")
+    doing = "bringing up to date, at most" if environment.python.exists() else "installing,"
+    say(f"{folder.name}: {doing} {environment.told}; log: {environment.log}")
     environment.log.write_bytes(b"")
     (folder / STAMP).unlink(missing_ok=True)
     if _version(str(environment.python)) != WANTED:
