@@ -8,6 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from threading import Lock
 
+from leyline_agent.core import digest
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -16,7 +18,7 @@ class Entry:
     completion: its id, which names it to the server. ids: prompt and generated token ids.
     prompt_len: where the generated ones begin. namespace: model, salt and whatever else
     the server separates caches by. conversation: the caller's name for it, or None.
-    amortized: its path on the server may carry moved KV.
+    amortized: its path on the server may carry moved KV. sha: digest of ids, worked out here.
     """
 
     completion: str
@@ -25,6 +27,10 @@ class Entry:
     namespace: Hashable
     conversation: str | None
     amortized: bool
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", digest(self.ids))
 
 
 @dataclass(slots=True)

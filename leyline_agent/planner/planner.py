@@ -8,11 +8,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from leyline_agent.core import EditPlan, Mode, WirePlan, digest
-from leyline_agent.planner.diff import common_prefix, difference
+from leyline_agent.planner.blocks import common_prefix
+from leyline_agent.planner.diff import difference
 from leyline_agent.planner.ledger import Entry, Ledger
 
 _TRIED = 3
 _SHARED = 16
+_LITTLE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +62,57 @@ class Planner:
         """
         began = time.perf_counter()
         new = array("q", ids)
-        best: tuple[int, Entry, EditPlan] | None = None
+        plans = []
         for entry in self._bases(new, namespace, conversation):
             plan = self._against(entry, new, mode)
-            if plan is None:
+            work = len(new) - plan.edited_len + plan.cost().prefill
+            plans.append((work, entry, plan))
+            if work < len(new) // _LITTLE:
+                break
+        plans.sort(key=lambda candidate: candidate[0])
+        for _, entry, plan in plans:
+            if conversation is None and _stranger(plan, len(new)):
                 continue
-            cost = len(new) - plan.edited_len + plan.cost().prefill
-            if best is None or cost < best[0]:
-                best = (cost, entry, plan)
+            if array("q", plan.apply(entry.ids)) == new[: plan.edited_len]:
+                return _decided(entry, plan, new, mode, (time.perf_counter() - began) * 1e3)
         ms = (time.perf_counter() - began) * 1e3
-        if best is None:
-            return Planned(
-                None, "no earlier prompt to continue", None, len(new), 0, 0, 0, False, ms
-            )
-        return _decided(best[1], best[2], new, mode, ms)
+        return Planned(None, "no earlier prompt to continue", None, len(new), 0, 0, 0, False, ms)
 
     def _bases(self, new: array[int], namespace: Hashable, conversation: str | None) -> list[Entry]:
-        """The most promising entries: longest shared start first, then the newest."""
-        scored = []
-        for entry in self.ledger.candidates(namespace, conversation):
-            shared = common_prefix(entry.ids, 0, len(entry.ids), new, 0, len(new))
-            if shared >= min(_SHARED, len(new)):
-                scored.append((shared, entry))
-        scored.sort(key=lambda pair: -pair[0])
-        return [entry for _, entry in scored[:_TRIED]]
+        """The newest of the entries that share the longest start with the prompt.
 
-    def _against(self, entry: Entry, new: array[int], mode: Mode) -> EditPlan | None:
-        """The proven plan from one base, or None when the proof fails."""
+        Where nobody names conversations, a start shorter than _SHARED tokens is chance.
+        """
+        longest = 0 if conversation is not None else min(_SHARED, len(new))
+        found: list[Entry] = []
+        for entry in self.ledger.candidates(namespace, conversation):
+            near = slice(max(0, longest - _SHARED), longest)
+            if entry.ids[near] != new[near]:
+                continue
+            if (
+                len(found) == _TRIED
+                and entry.ids[longest : longest + 1] != new[longest : longest + 1]
+            ):
+                continue
+            shared = common_prefix(entry.ids, 0, len(entry.ids), new, 0, len(new))
+            if shared > longest:
+                longest, found = shared, [entry]
+            elif shared == longest and len(found) < _TRIED:
+                found.append(entry)
+        return found
+
+    def _against(self, entry: Entry, new: array[int], mode: Mode) -> EditPlan:
+        """The plan from one base, not proven yet."""
         found = difference(entry.ids, entry.prompt_len, new, mode, self.threshold)
-        plan = EditPlan.of(entry.ids, found.directives)
-        if array("q", plan.apply(entry.ids)) != new[: found.edited_len]:
-            return None
-        return plan
+        return EditPlan(len(entry.ids), entry.sha, found.directives)
+
+
+def _stranger(plan: EditPlan, prompt_len: int) -> bool:
+    """Whether a plan would move KV into a prompt that goes no further than its base.
+
+    Such a prompt may be another conversation about the same task.
+    """
+    return plan.cost().move > 0 and plan.edited_len == prompt_len
 
 
 def _decided(entry: Entry, plan: EditPlan, new: array[int], mode: Mode, ms: float) -> Planned:
