@@ -38,9 +38,12 @@ class Ledger:
     """Entries, newest last, never changed once written; safe between threads.
 
     A branch or a retry finds any completion that is still remembered, not only the last.
+    Bounded in entries and in tokens (8 bytes each); the newest entry always stays.
     """
 
     max_entries: int = 512
+    max_tokens: int = 1 << 23
+    _tokens: int = 0
     _entries: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -48,17 +51,17 @@ class Ledger:
         return len(self._entries)
 
     def put(self, entry: Entry) -> None:
-        """Remember an entry; the oldest goes when there are too many."""
+        """Remember an entry; the oldest go when there are too many, or too many tokens."""
         with self._lock:
+            before = self._entries.pop(entry.completion, None)
+            self._tokens += len(entry.ids) - (len(before.ids) if before else 0)
             self._entries[entry.completion] = entry
-            self._entries.move_to_end(entry.completion)
-            while len(self._entries) > self.max_entries:
-                self._entries.popitem(last=False)
+            while len(self._entries) > 1 and self._full():
+                _, oldest = self._entries.popitem(last=False)
+                self._tokens -= len(oldest.ids)
 
-    def forget(self, completion: str) -> None:
-        """Drop an entry that the server no longer knows."""
-        with self._lock:
-            self._entries.pop(completion, None)
+    def _full(self) -> bool:
+        return len(self._entries) > self.max_entries or self._tokens > self.max_tokens
 
     def candidates(self, namespace: Hashable, conversation: str | None) -> list[Entry]:
         """Possible bases, newest first.
