@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from leyline_agent.core import EditPlan
 from leyline_agent.server.ledger import Base
-from leyline_agent.server.mark import Marks, mark, marked
+from leyline_agent.server.mark import Marks, mark, marked, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Route:
 
     @property
     def lineage(self) -> str:
-        """The last mark in hex, or "" for an honest path."""
-        return f"{self.marks[max(self.marks)]:x}" if self.marks else ""
+        """The name of the last mark, or "" for an honest path."""
+        return name_of(self.marks[max(self.marks)]) if self.marks else ""
 
 
 def ceil_to(value: int, page: int) -> int:
