@@ -61,9 +61,10 @@ async def generate_request(
         _custom(obj).pop(INTERNAL, None)
         refused = Refused(Fallback.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
     directives = len(wire.plan.directives) if wire else 0
-    settled = False
+    settled: set[str] = set()
     async for out in original(manager, obj, request):
-        settled = _settle(out, settled, refused, work, directives)
+        for answer in out if isinstance(out, list) else (out,):
+            _settle(answer, settled, refused, work, directives)
         yield out
 
 
@@ -179,13 +180,13 @@ def _stage(obj: Any, wire: WirePlan, ids: array[int], length: int) -> Any:
 
 
 def _settle(
-    out: dict[str, Any], settled: bool, refused: Refused | None, work: Work, directives: int
-) -> bool:
-    """Turn the scheduler's report into the receipt, once; True when it is kept."""
+    out: dict[str, Any], settled: set[str], refused: Refused | None, work: Work, directives: int
+) -> None:
+    """Turn the scheduler's report into the receipt of a completion, once. Mutates `settled`."""
     meta = out.get("meta_info") or {}
     reports = meta.pop(KEY, None) or []
     completion = str(meta.get("id", ""))
-    if not settled:
+    if completion not in settled:
         report = reports[0] if reports else None
         if report is None and refused is not None:
             report = {
@@ -198,13 +199,13 @@ def _settle(
                 "mark": "",
             }
         if report is None:
-            return False
+            return
+        settled.add(completion)
         try:
             receipts.put(receipt_of(completion, report, work, directives))
         except (LeylineError, KeyError, ValueError, TypeError):
             logger.exception("leyline: a receipt could not be written")
-            return True
+            return
     kept = receipts.get(completion)
     if kept is not None:
         meta[KEY] = kept.to_dict()
-    return True
