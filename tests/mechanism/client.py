@@ -78,7 +78,13 @@ class Client:
         self.http.close()
 
     def generate(
-        self, ids: Sequence[int], plan: object = None, *, new: int = 4, probs: bool = False, **more: Any
+        self,
+        ids: Sequence[int],
+        plan: object = None,
+        *,
+        new: int = 4,
+        probs: bool = False,
+        **more: Any,
     ) -> Answer:
         """A greedy completion of `ids`, with a plan or without."""
         params: dict[str, Any] = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}

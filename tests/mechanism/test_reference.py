@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from leyline_agent.core import Directive
+from leyline_agent.launch import ServerProcess
 from mechanism.client import Answer, Client, as_wire, directives, tokens
 
 pytestmark = pytest.mark.server
@@ -30,7 +34,10 @@ CHAINS = {
     "mark removed": [[(100, 140, 5)], [(95, 125, 8)]],
     "mark first of the kept": [[(100, 140, 0)], [(80, 100, 3)]],
     "three in a row": [[(60, 100, 5)], [(120, 150, 0)], [(40, 41, 30)]],
-    "of three, then two": [[(40, 90, 10), (120, 125, 33), (160, 220, 0)], [(50, 70, 0), (99, 120, 5)]],
+    "of three, then two": [
+        [(40, 90, 10), (120, 125, 33), (160, 220, 0)],
+        [(50, 70, 0), (99, 120, 5)],
+    ],
 }
 MODES = {
     "forget": ([(90, 150, 12)], ["forget"]),
@@ -43,10 +50,12 @@ MODES = {
 class Twin:
     """One conversation on the server and the same steps for the reference."""
 
-    def __init__(self, client: Client, reference, prompt: list[int]) -> None:
+    def __init__(
+        self, client: Client, reference: Callable[..., list[list[float]]], prompt: list[int]
+    ) -> None:
         self.client, self.reference = client, reference
         self.last: Answer = client.generate(prompt, probs=True)
-        self.steps = [{"new": prompt, "outputs": list(self.last.output)}]
+        self.steps: list[dict[str, Any]] = [{"new": prompt, "outputs": list(self.last.output)}]
         self.answers = [self.last]
 
     def edit(self, changes: list[Directive], new: list[int]) -> Answer:
@@ -81,17 +90,21 @@ def close(what: str, error: float) -> None:
 
 
 @pytest.fixture(params=MODELS)
-def model(request) -> str:
-    return request.param
+def model(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def client(serve, connect, model) -> Client:
+def client(
+    serve: Callable[..., ServerProcess], connect: Callable[[ServerProcess], Client], model: str
+) -> Client:
     return connect(serve(model=model))
 
 
 @pytest.fixture
-def twin(client, reference, model, request) -> Twin:
+def twin(
+    client: Client, reference: Callable[[str], Any], model: str, request: pytest.FixtureRequest
+) -> Twin:
     return Twin(client, reference(model), tokens(300, request.node.name))
 
 
