@@ -11,7 +11,8 @@ NAMES = {
     "leyline_agent.langchain": "LeylineMiddleware chat_model",
     "leyline_agent.planner": "Block Difference Entry Ledger Planned Planner align difference",
     "leyline_agent.transport": "CONVERSATION MODE Lowering TurnRecord async_client "
-    "async_transport client transport",
+    "async_openai_client async_receipt async_transport client collect openai_client receipt "
+    "transport v1",
 }
 
 

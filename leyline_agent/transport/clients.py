@@ -14,6 +14,7 @@ from leyline_agent.transport.record import TurnRecord
 from leyline_agent.transport.shells import AsyncShell, SyncShell
 
 TIMEOUT = 600.0
+CONNECTIONS = 1000
 
 
 def openai_library() -> Any:
@@ -39,12 +40,19 @@ def _shells(lib: Any) -> tuple[type, type]:
 
 def transport(lib: Any, lowering: Lowering | None = None, inner: Any = None) -> Any:
     """A blocking transport of `lib` (the module httpx or httpx2) around `inner`."""
-    return _shells(lib)[0](inner or lib.HTTPTransport(), lowering or Lowering())
+    return _shells(lib)[0](inner or lib.HTTPTransport(limits=_limits(lib)), lowering or Lowering())
 
 
 def async_transport(lib: Any, lowering: Lowering | None = None, inner: Any = None) -> Any:
     """The asyncio twin of transport()."""
-    return _shells(lib)[1](inner or lib.AsyncHTTPTransport(), lowering or Lowering())
+    return _shells(lib)[1](
+        inner or lib.AsyncHTTPTransport(limits=_limits(lib)), lowering or Lowering()
+    )
+
+
+def _limits(lib: Any) -> Any:
+    """As openai's own clients have them."""
+    return lib.Limits(max_connections=CONNECTIONS, max_keepalive_connections=100)
 
 
 def client(
@@ -65,7 +73,12 @@ def client(
     """
     lib = lib or openai_library()
     state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
-    return lib.Client(base_url=base_url, transport=transport(lib, state), timeout=TIMEOUT)
+    return lib.Client(
+        base_url=base_url,
+        transport=transport(lib, state),
+        timeout=TIMEOUT,
+        follow_redirects=True,
+    )
 
 
 def async_client(
@@ -80,5 +93,8 @@ def async_client(
     lib = lib or openai_library()
     state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
     return lib.AsyncClient(
-        base_url=base_url, transport=async_transport(lib, state), timeout=TIMEOUT
+        base_url=base_url,
+        transport=async_transport(lib, state),
+        timeout=TIMEOUT,
+        follow_redirects=True,
     )

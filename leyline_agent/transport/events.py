@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 
 from leyline_agent.transport.lowering import (
@@ -13,7 +14,7 @@ from leyline_agent.transport.lowering import (
     without_ids,
 )
 
-_END = b"\n\n"
+_END = re.compile(rb"\r?\n\r?\n")
 
 
 @dataclass(slots=True)
@@ -34,8 +35,13 @@ class Watch:
     def feed(self, data: bytes) -> bytes:
         """Pass on what is complete."""
         self.lowering.first_bytes(self.call)
-        *events, self._rest = (self._rest + data).split(_END)
-        return b"".join(event + _END for event in events if self._keep(event))
+        text, passed, at = self._rest + data, [], 0
+        for end in _END.finditer(text):
+            if self._keep(text[at : end.start()]):
+                passed.append(text[at : end.end()])
+            at = end.end()
+        self._rest = text[at:]
+        return b"".join(passed)
 
     def finish(self) -> bytes:
         """The stream ended in order: what is left over."""
@@ -50,13 +56,13 @@ class Watch:
             self.lowering.close(self.call, self.completion, self.output)
 
     def _keep(self, event: bytes) -> bool:
-        if event == b"data: [DONE]":
+        if event.startswith(b"data: [DONE]"):
             self._close()
-        if not event.startswith(b"data: {"):
+        if not event.startswith(b"data: {") or (self.completion and not _telling(event)):
             return True
         try:
             chunk = json.loads(event[6:])
-        except ValueError:
+        except (ValueError, RecursionError):
             return True
         self.completion = str(chunk.get("id") or self.completion)
         if (cached := cached_tokens(chunk)) is not None:
@@ -67,3 +73,8 @@ class Watch:
         self.output = found
         bare = not chunk.get("choices") and not chunk.get("usage")
         return self.call.wants_ids or not bare or "sglext" in without_ids(chunk)
+
+
+def _telling(event: bytes) -> bool:
+    """Whether a chunk may carry ids or usage: the others need not be parsed."""
+    return b'"sglext"' in event or b'"usage":{' in event or b'"usage": {' in event

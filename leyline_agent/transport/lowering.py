@@ -19,7 +19,7 @@ from typing import Any
 
 from leyline_agent.core import PARAM, Mode
 from leyline_agent.planner import Entry, Planned, Planner
-from leyline_agent.transport.record import TurnRecord
+from leyline_agent.transport.record import COLLECTING, TurnRecord
 
 logger = logging.getLogger("leyline_agent")
 
@@ -27,6 +27,8 @@ CONVERSATION = "x-leyline-conversation"
 MODE = "x-leyline-mode"
 _NAMESPACE = ("model", "cache_salt", "extra_key", "lora_path")
 _IDS = "return_output_ids_in_sglext"
+_REMEMBERED = 64
+_PAUSE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class Call:
     conversation: str | None
     wants_ids: bool
     began: float
+    origin: str = ""
+    content: int = 0
     ids: array[int] = field(default_factory=lambda: array("q"))
     planned: Planned | None = None
     tokenize_ms: float = 0.0
@@ -47,7 +51,8 @@ class Call:
     @property
     def namespace(self) -> str:
         """What the server separates caches by, as one text."""
-        return json.dumps([self.body.get(k) for k in _NAMESPACE], sort_keys=True, default=str)
+        names = [self.origin, *(self.body.get(k) for k in _NAMESPACE)]
+        return json.dumps(names, sort_keys=True, default=str)
 
     @property
     def streams(self) -> bool:
@@ -61,29 +66,50 @@ class Lowering:
 
     mode: of edits that name none. counts: "planned", "plain", or why a request went
     through untouched. on_turn: called once for each finished request; what it raises is
-    logged and dropped.
+    logged and dropped. last: the record of the request that finished last.
     """
 
     planner: Planner = field(default_factory=Planner)
     mode: Mode = Mode.AMORTIZE
     on_turn: Callable[[TurnRecord], None] | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    last: TurnRecord | None = None
+    _failed: set[int] = field(default_factory=set)
+    _deaf: dict[str, float] = field(default_factory=dict)
 
-    def open(self, path: str, headers: Mapping[str, str], content: bytes) -> Call | None:
+    def open(
+        self, path: str, headers: Mapping[str, str], content: bytes, origin: str = ""
+    ) -> Call | None:
         """Read a request; None when it is none of ours, with the reason counted."""
         if not path.endswith("/chat/completions"):
             return None
         try:
             body = json.loads(content)
-            reason = _unfit(body)
+            reason = _unfit(body) or self._distrust(content, origin)
             mode = Mode(headers.get(MODE) or self.mode)
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             reason, body, mode = "unreadable", {}, self.mode
         if reason:
             self.skip(reason)
             return None
         conversation = headers.get(CONVERSATION)
-        return Call(body, mode, conversation, bool(body.get(_IDS)), time.perf_counter())
+        wants = bool(body.get(_IDS))
+        return Call(body, mode, conversation, wants, time.perf_counter(), origin, hash(content))
+
+    def _distrust(self, content: bytes, origin: str) -> str:
+        if hash(content) in self._failed:
+            return "failed before"
+        return "no tokens from the server" if self._deaf.get(origin, 0) > time.monotonic() else ""
+
+    def failed(self, call: Call) -> None:
+        """The server failed on the lowered form: a caller's own retry goes through untouched."""
+        if len(self._failed) >= _REMEMBERED:
+            self._failed.clear()
+        self._failed.add(call.content)
+
+    def deaf(self, origin: str) -> None:
+        """The server has no /tokenize: don't ask it again for a while."""
+        self._deaf[origin] = time.monotonic() + _PAUSE_S
 
     def skip(self, reason: str, error: Exception | None = None) -> None:
         """Count a request that goes through untouched, and say why in one line."""
@@ -131,10 +157,13 @@ class Lowering:
                     planned.amortized,
                 )
             )
+        record = self.last = _record(call, planned, completion)
+        for records in COLLECTING.get():
+            records.append(record)
         if self.on_turn is None:
             return
         try:
-            self.on_turn(_record(call, planned, completion))
+            self.on_turn(record)
         except Exception:
             logger.exception("leyline: on_turn failed")
 
@@ -162,7 +191,10 @@ def _unfit(body: Any) -> str:
         return "unreadable"
     if body.get("input_ids") is not None:
         return "caller sends ids"
-    if PARAM in (body.get("custom_params") or {}):
+    custom = body.get("custom_params") or {}
+    if not isinstance(custom, dict):
+        return "unreadable"
+    if PARAM in custom:
         return "caller sends a plan"
     if (body.get("n") or 1) != 1:
         return "several answers"
@@ -181,7 +213,8 @@ def _kind(part: Any) -> Any:
 
 def output_ids(answer: dict[str, Any]) -> list[int] | None:
     """The generated ids in an answer or stream chunk, if it carries them."""
-    ids = (answer.get("sglext") or {}).get("output_ids")
+    ext = answer.get("sglext")
+    ids = ext.get("output_ids") if isinstance(ext, dict) else None
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
         return ids[0]
     return None
@@ -189,8 +222,9 @@ def output_ids(answer: dict[str, Any]) -> list[int] | None:
 
 def cached_tokens(answer: dict[str, Any]) -> int | None:
     """Prompt tokens found in the server's cache, if the answer says so."""
-    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens")
+    usage = answer.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return cached if isinstance(cached, int) else None
 
 

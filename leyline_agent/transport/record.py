@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+COLLECTING: ContextVar[tuple[list[TurnRecord], ...]] = ContextVar("collecting", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +34,17 @@ class TurnRecord:
     tokenize_ms: float
     plan_ms: float
     ttft_ms: float
+
+
+@contextmanager
+def collect() -> Iterator[list[TurnRecord]]:
+    """A list that fills with the records of all requests finished in this context.
+
+    Follows contextvars: threads and tasks started inside with a copied context count too.
+    """
+    records: list[TurnRecord] = []
+    token = COLLECTING.set((*COLLECTING.get(), records))
+    try:
+        yield records
+    finally:
+        COLLECTING.reset(token)

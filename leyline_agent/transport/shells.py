@@ -24,6 +24,8 @@ from leyline_agent.transport.lowering import (
 )
 
 _OURS = (CONVERSATION, MODE)
+_REFUSED = (400, 413, 422)
+_TOKENIZE_S = 10.0
 
 
 class _Requests:
@@ -34,6 +36,14 @@ class _Requests:
     def __init__(self, inner: Any, lowering: Lowering) -> None:
         self.inner = inner
         self.lowering = lowering
+
+    def _open(self, request: Any, content: bytes) -> Call | None:
+        """The call to lower, or None when the request is to go through as it came."""
+        if request.method != "POST":
+            return None
+        url = request.url
+        origin = f"{url.scheme}://{url.netloc.decode()}"
+        return self.lowering.open(url.path, request.headers, content, origin)
 
     def _plain(self, request: Any, content: bytes) -> Any:
         """The caller's request, without our headers."""
@@ -59,7 +69,11 @@ class _Requests:
         """The request for the prompt's ids, with the caller's credentials."""
         path = request.url.path.removesuffix("/chat/completions") + "/tokenize"
         content = json.dumps(self.lowering.tokenize_body(call)).encode()
-        return self._rebuilt(request, content, request.url.copy_with(path=path))
+        built = self._rebuilt(request, content, request.url.copy_with(path=path))
+        limits = request.extensions.get("timeout") or {}
+        short = {k: min(v or _TOKENIZE_S, _TOKENIZE_S) for k, v in limits.items()}
+        built.extensions = {**request.extensions, "timeout": short}
+        return built
 
     def _lowered(self, request: Any, call: Call, status: int, answer: bytes, began: float) -> Any:
         """The request to send instead.
@@ -67,6 +81,8 @@ class _Requests:
         Raises:
             ValueError: the server did not say which tokens the prompt has.
         """
+        if status in (404, 405):
+            self.lowering.deaf(call.origin)
         tokens = json.loads(answer).get("tokens") if status == 200 else None
         if (
             not isinstance(tokens, list)
@@ -109,7 +125,7 @@ class SyncShell(_Requests):
     def handle_request(self, request: Any) -> Any:
         """Send a request, lowered when it is a chat completion that we understand."""
         content = request.read()
-        call = self.lowering.open(request.url.path, request.headers, content)
+        call = self._open(request, content)
         plain = self._plain(request, content)
         if call is None:
             return self.inner.handle_request(plain)
@@ -125,12 +141,14 @@ class SyncShell(_Requests):
             self.lowering.skip("no tokens from the server", error)
             return self.inner.handle_request(plain)
         response = self.inner.handle_request(lowered)
-        if 400 <= response.status_code < 500:
+        if response.status_code in _REFUSED:
             response.read()
             response.close()
             self.lowering.skip(f"refused with status {response.status_code}")
             return self.inner.handle_request(plain)
         if response.status_code != 200:
+            if response.status_code == 500:
+                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)
@@ -153,7 +171,7 @@ class AsyncShell(_Requests):
     async def handle_async_request(self, request: Any) -> Any:
         """Send a request, lowered when it is a chat completion that we understand."""
         content = await request.aread()
-        call = self.lowering.open(request.url.path, request.headers, content)
+        call = self._open(request, content)
         plain = self._plain(request, content)
         if call is None:
             return await self.inner.handle_async_request(plain)
@@ -169,12 +187,14 @@ class AsyncShell(_Requests):
             self.lowering.skip("no tokens from the server", error)
             return await self.inner.handle_async_request(plain)
         response = await self.inner.handle_async_request(lowered)
-        if 400 <= response.status_code < 500:
+        if response.status_code in _REFUSED:
             await response.aread()
             await response.aclose()
             self.lowering.skip(f"refused with status {response.status_code}")
             return await self.inner.handle_async_request(plain)
         if response.status_code != 200:
+            if response.status_code == 500:
+                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)

@@ -1,0 +1,197 @@
+"""Requests on their way through, for httpx and httpx2, blocking and asyncio."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_sglang import CALL, render
+
+from leyline_agent.core import Mode
+from leyline_agent.transport import CONVERSATION, MODE, TurnRecord, collect
+
+LONG = "an observation of many words, " * 20
+CUT = LONG[:60] + "#cut#" + LONG[-60:]
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+FIRST = [user("task"), said("look"), user(LONG)]
+SECOND = [user("task"), said("look"), user(CUT), said("fine"), user("and now?")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_edit_becomes_a_plan(wired: Any, stream: bool) -> None:
+    for messages in (FIRST, SECOND):
+        answer = wired.post({**CALL, "messages": messages, "stream": stream, "user": "me"})
+        assert answer.status_code == 200
+    first, second = wired.server.chats
+    assert first["input_ids"] == render(FIRST)
+    assert second["input_ids"] == render(SECOND)
+    assert second["messages"] == SECOND
+    assert second["user"] == "me"
+    assert wired.server.plans[0] is None
+    plan = wired.server.plans[1].plan
+    [directive] = plan.directives
+    assert directive.mode is Mode.AMORTIZE
+    assert directive.end - directive.start == len(LONG) - 120
+    assert wired.lowering.counts == {"plain": 1, "planned": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_caller_sees_the_answer_it_would_have_seen(wired: Any, stream: bool) -> None:
+    """No sglext that was not asked for; everything else as the server sent it."""
+    body = {**CALL, "stream": stream}
+    with wired.server.lib.Client(transport=wired.server.transport) as client:
+        plain = client.post("http://server:1/v1/chat/completions", json=body)
+    answer = wired.post(body)
+    expected = plain.text.replace("chatcmpl-0", "chatcmpl-1")
+    assert answer.text == expected if stream else json.loads(answer.text) == json.loads(expected)
+    asked = wired.post({**body, "return_output_ids_in_sglext": True})
+    assert '"output_ids"' in asked.text
+
+
+def test_the_hook_is_told_everything(wired: Any) -> None:
+    seen: list[TurnRecord] = []
+    wired.lowering.on_turn = seen.append
+    with collect() as collected:
+        for messages in (FIRST, SECOND):
+            wired.post({**CALL, "messages": messages, "stream": True})
+    assert wired.lowering.last == seen[1]
+    # asyncio.run copies the context: the list inside is the same.
+    assert collected == seen
+    first, second = seen
+    assert (first.completion, first.planned, first.why) == (
+        "chatcmpl-0", False, "no earlier prompt to continue",
+    )  # fmt: skip
+    assert (second.completion, second.planned, second.edits) == ("chatcmpl-1", True, 1)
+    assert second.prompt_tokens == len(render(SECOND))
+    assert second.replacement_tokens == len("#cut#")
+    total = second.new_tokens + second.replacement_tokens + second.reusable_tokens
+    assert total == second.prompt_tokens
+    assert second.cached_tokens == 5
+    assert min(second.ttft_ms, second.plan_ms, second.tokenize_ms) > 0
+
+
+def test_a_hook_that_raises_harms_nobody(wired: Any) -> None:
+    def broken(_record: TurnRecord) -> None:
+        raise RuntimeError("mine")
+
+    wired.lowering.on_turn = broken
+    assert wired.post(CALL).status_code == 200
+
+
+def test_headers_name_the_conversation_and_the_mode_and_stay_here(wired: Any) -> None:
+    for messages in (FIRST, SECOND):
+        wired.post({**CALL, "messages": messages}, headers={CONVERSATION: "a", MODE: "forget"})
+    assert [d.mode for d in wired.server.plans[1].plan.directives] == [Mode.FORGET]
+    wired.post({**CALL, "messages": FIRST}, headers={CONVERSATION: "b"})
+    assert wired.lowering.last.why == "no earlier prompt to continue"
+    wired.post(CALL, headers={MODE: "perhaps", "authorization": "Bearer x"})
+    assert wired.lowering.counts["unreadable"] == 1
+    assert "input_ids" not in wired.server.chats[-1]
+    for _, _, headers in wired.server.asked:
+        assert not {CONVERSATION, MODE} & set(headers)
+    assert wired.server.asked[-1][2]["authorization"] == "Bearer x"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({**CALL, "n": 2}, "several answers"),
+        ({**CALL, "input_ids": [1, 2]}, "caller sends ids"),
+        ({**CALL, "custom_params": {"leyline": "mine"}}, "caller sends a plan"),
+        ({**CALL, "custom_params": 7}, "unreadable"),
+        ({**CALL, "messages": "hi"}, "unreadable"),
+        ({**CALL, "continue_final_message": True}, "continued message"),
+        (
+            {**CALL, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "content other than text",
+        ),
+        (b"[]", "unreadable"),
+        (b"{", "unreadable"),
+        (b"[" * 100_000, "unreadable"),
+        (b"\xff\xfe", "unreadable"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_not_understood_goes_through_as_it_came(wired: Any, body: Any, reason: str) -> None:
+    wired.server.status = {"/chat/completions": 418}
+    assert wired.post(body).status_code == 418
+    [(_, arrived, _)] = wired.server.asked
+    if not isinstance(body, bytes):
+        assert arrived == body
+    assert wired.lowering.counts == {reason: 1}
+
+
+def test_other_paths_and_methods_are_none_of_ours(wired: Any) -> None:
+    assert (
+        wired.post(CALL, url="http://server:1/v1/completions").json()["path"] == "/v1/completions"
+    )
+    assert not wired.lowering.counts
+
+
+@pytest.mark.parametrize("status", [404, 400, 500, 503])
+def test_without_tokens_the_request_is_plain(wired: Any, status: int) -> None:
+    wired.server.status = {"/tokenize": status}
+    for _ in range(2):
+        assert wired.post(CALL).status_code == 200
+    assert wired.server.chats == [CALL, CALL]
+    assert wired.lowering.counts == {"no tokens from the server": 2}
+    asked = [path for path, _, _ in wired.server.asked if path.endswith("/tokenize")]
+    assert len(asked) == (1 if status == 404 else 2)
+
+
+@pytest.mark.parametrize("tokens", [None, [], "x", [[1, 2]], ["a"], {"a": 1}])
+def test_odd_tokens_are_no_tokens(wired: Any, tokens: Any) -> None:
+    inner = wired.server.__call__
+
+    class Odd:
+        def __call__(self, request: Any) -> Any:
+            if request.url.path.endswith("/tokenize"):
+                return wired.server.lib.Response(200, json={"tokens": tokens})
+            return inner(request)
+
+    type(wired.server).transport = property(lambda self: self.lib.MockTransport(Odd()))
+    try:
+        assert wired.post(CALL).status_code == 200
+    finally:
+        type(wired.server).transport = property(lambda self: self.lib.MockTransport(self))
+    assert wired.server.chats == [CALL]
+
+
+def test_a_refused_plan_is_sent_again_plainly(wired: Any) -> None:
+    wired.server.status, wired.server.only_lowered = {"/chat/completions": 400}, True
+    assert wired.post(CALL).status_code == 200
+    assert ["input_ids" in body for body in wired.server.chats] == [True, False]
+    assert wired.lowering.counts["refused with status 400"] == 1
+
+
+@pytest.mark.parametrize("status", [401, 404, 408, 429, 500, 503])
+def test_other_failures_are_the_callers_and_nothing_is_sent_twice(wired: Any, status: int) -> None:
+    wired.server.status = {"/chat/completions": status}
+    assert wired.post(CALL).status_code == status
+    assert len(wired.server.chats) == 1
+
+
+def test_after_a_failure_of_the_server_a_retry_is_plain(wired: Any) -> None:
+    wired.server.status, wired.server.only_lowered = {"/chat/completions": 500}, True
+    assert wired.post(CALL).status_code == 500
+    assert wired.post(CALL).status_code == 200
+    assert ["input_ids" in body for body in wired.server.chats] == [True, False]
+
+
+def test_an_unreadable_answer_is_handed_on(wired: Any) -> None:
+    wired.server.answer = "x"
+    lib = wired.server.lib
+    real = wired.server._chat
+    wired.server._chat = lambda body: (real(body), lib.Response(200, content=b"not json"))[1]
+    assert wired.post(CALL).text == "not json"
+    assert wired.lowering.counts["unreadable answer"] == 1
