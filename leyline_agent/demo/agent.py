@@ -70,7 +70,6 @@ def run_agent(
         model=model,
         api_key="none",
         temperature=1.0,
-        seed=11,
         max_tokens=96,
         streaming=True,
         stream_usage=True,

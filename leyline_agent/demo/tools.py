@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from langchain.tools import tool
 
 ROOT = Path(__file__).parents[1]
 LINES = 60
+HITS = 40
 
 # Enumerated arguments let the server's grammar keep even an untrained model to valid calls.
 Source = Literal[
@@ -26,8 +28,8 @@ Source = Literal[
     "server/orchestrate.py",
     "kernels/rotate.py",
 ]
-Line = Literal[1, 41, 81, 121]
-Word = Literal["directive", "mark", "donor", "digest", "fallback", "radix", "rotary", "base"]
+Line = Literal[1, 31, 61]
+Word = Literal["token", "plan", "cache", "request", "return", "import", "def", "self"]
 Folder = Literal["core", "planner", "transport", "server", "kernels", "langchain"]
 
 
@@ -48,15 +50,22 @@ def search(word: Word, folder: Folder) -> str:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             if re.search(rf"\b{word}", line, re.IGNORECASE):
                 hits.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()}")
-    return "\n".join(hits[:60]) or f"no line in {folder} contains {word!r}"
+    return "\n".join(hits[:HITS]) or f"no line in {folder} contains {word!r}"
 
 
 @tool
-def list_files(folder: Folder) -> str:
-    """List a folder's source files with their sizes in lines."""
-    files = sorted((ROOT / folder).glob("*.py"))
-    sizes = [(f, len(f.read_text(encoding="utf-8").splitlines())) for f in files]
-    return "\n".join(f"{f.relative_to(ROOT)}: {n} lines" for f, n in sizes)
+def outline(folder: Folder) -> str:
+    """Show what a folder's source files are for and what they define."""
+    shown = []
+    for file in sorted((ROOT / folder).glob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        purpose = (ast.get_docstring(tree) or "").partition("\n")[0]
+        shown.append(f"{file.relative_to(ROOT)}: {purpose}")
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                kind = "class" if isinstance(node, ast.ClassDef) else "def"
+                shown.append(f"    line {node.lineno}: {kind} {node.name}")
+    return "\n".join(shown)
 
 
-TOOLS = [read_file, search, list_files]
+TOOLS = [read_file, search, outline]
