@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 
 from leyline_agent.core import Mode
 from leyline_agent.langchain.edit import Memory, edited
-from leyline_agent.policies import Policy
-from leyline_agent.transport import CONVERSATION, MODE
+from leyline_agent.policies import Policy, load
+from leyline_agent.transport import CONVERSATION, MODE, TurnRecord, collect
 
 
 class LeylineMiddleware(AgentMiddleware):
@@ -23,17 +25,20 @@ class LeylineMiddleware(AgentMiddleware):
     the edits of others become directives.
 
     Args:
-        policy: what the history should look like. mode: how its edits reach the cache;
+        policy: what the history should look like: a Policy, or its description as
+            `leyline_agent.policies.load` takes it. mode: how its edits reach the cache;
             None takes the policy's own `mode`, or amortize.
 
+    An answer's `response_metadata["leyline"]` is its TurnRecord as a dict.
+
     Raises:
-        ValueError: mode is neither "amortize" nor "forget".
+        ValueError: mode is neither "amortize" nor "forget". PolicyError: no such policy.
     """
 
-    def __init__(self, policy: Policy | None = None, mode: Mode | str | None = None) -> None:
+    def __init__(self, policy: Policy | str | None = None, mode: Mode | str | None = None) -> None:
         super().__init__()
-        self.policy = policy
-        self.mode = Mode(str(mode or getattr(policy, "mode", Mode.AMORTIZE)))
+        self.policy: Policy | None = load(policy) if isinstance(policy, str) else policy
+        self.mode = Mode(str(mode or getattr(self.policy, "mode", Mode.AMORTIZE)))
         self._memory = Memory()
 
     def wrap_model_call(
@@ -42,7 +47,8 @@ class LeylineMiddleware(AgentMiddleware):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Edit, then call the model."""
-        return handler(self.prepared(request))
+        with collect() as records:
+            return _noted(handler(self.prepared(request)), records)
 
     async def awrap_model_call(
         self,
@@ -50,7 +56,8 @@ class LeylineMiddleware(AgentMiddleware):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """The asyncio twin of wrap_model_call."""
-        return await handler(self.prepared(request))
+        with collect() as records:
+            return _noted(await handler(self.prepared(request)), records)
 
     def prepared(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """The request with edited messages and the transport's two headers.
@@ -67,6 +74,14 @@ class LeylineMiddleware(AgentMiddleware):
         return request.override(
             messages=messages, model_settings={**settings, "extra_headers": headers}
         )
+
+
+def _noted(response: ModelResponse[Any], records: list[TurnRecord]) -> ModelResponse[Any]:
+    """The same response; its answer tells what was planned for it."""
+    for message in getattr(response, "result", [response]):
+        if records and isinstance(message, AIMessage):
+            message.response_metadata["leyline"] = asdict(records[-1])
+    return response
 
 
 def _headers(request: ModelRequest[Any], mode: Mode, thread: str | None) -> dict[str, Any]:

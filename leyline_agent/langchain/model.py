@@ -8,7 +8,7 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 
 from leyline_agent.core import Mode
-from leyline_agent.transport import Lowering, TurnRecord, async_client, client
+from leyline_agent.transport import Lowering, TurnRecord, async_client, client, v1
 
 
 def chat_model(
@@ -17,6 +17,7 @@ def chat_model(
     *,
     mode: Mode | str = Mode.AMORTIZE,
     on_turn: Callable[[TurnRecord], None] | None = None,
+    lowering: Lowering | None = None,
     **options: Any,
 ) -> ChatOpenAI:
     """A chat model for a Leyline server; its blocking and asyncio clients share one ledger.
@@ -24,14 +25,15 @@ def chat_model(
     Args:
         base_url: root of the server, with or without /v1. model: a name it serves.
         mode: of edits that name none. on_turn: called with a TurnRecord after each answer.
+        lowering: state to share with other clients, instead of mode and on_turn.
         options: ChatOpenAI's own.
     """
-    lowering = Lowering(mode=Mode(mode), on_turn=on_turn)
+    state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
     defaults: dict[str, Any] = {"api_key": "none", "streaming": True, "stream_usage": True}
     return ChatOpenAI(
-        base_url=base_url.rstrip("/").removesuffix("/v1") + "/v1",
+        base_url=v1(base_url),
         model=model,
-        http_client=client(lowering=lowering),
-        http_async_client=async_client(lowering=lowering),
+        http_client=client(lowering=state),
+        http_async_client=async_client(lowering=state),
         **(defaults | options),
     )
