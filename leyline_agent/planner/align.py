@@ -8,9 +8,9 @@ tokens, so that text which is read a second time counts as new and is never take
 old place. Between prefix and suffix, turns are paired in order and compared from both
 ends; what is left inside is searched for runs that both have exactly once.
 
-Turns are cut at the rarest token of the base's last tokens: the chat template ends every
-prompt with what opens an assistant message. No template needs to be known. Nothing here is
-quadratic in tokens: long comparisons are slices of arrays, compared in C.
+Turns are cut where assistant messages open: the chat template ends every prompt with that,
+and no template needs to be known. Nothing here is quadratic in tokens: long comparisons are
+slices of arrays, compared in C.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from leyline_agent.planner.inside import inside
 
 _TAIL = 8
 _RECENT = 4096
+_RARE = 32
 _SURE = 16
 _PLACES = 1024
 _PAIRS = 1 << 18
@@ -40,8 +41,9 @@ def align(base: array[int], prompt_len: int, new: array[int], shortest: int = 1)
     prefix = common_prefix(base, 0, len(base), new, 0, len(new))
     blocks = [Block(0, 0, prefix)]
     if prefix < prompt_len:
-        opener = _opener(base, prompt_len)
-        end = _end_of_prompt(base, prompt_len, new, prefix, opener)
+        opening = _opening(base, prompt_len)
+        opener = opening[0]
+        end = _end_of_prompt(base, prompt_len, new, prefix, opening)
         if end is None:
             blocks += _turns(Gap(base, prefix, len(base), new, prefix, len(new)), opener, shortest)
         else:
@@ -54,11 +56,29 @@ def align(base: array[int], prompt_len: int, new: array[int], shortest: int = 1)
     return joined(blocks)
 
 
-def _opener(base: array[int], prompt_len: int) -> int:
-    """The rarest of the prompt's last tokens; of several, the first."""
-    text = base[max(0, prompt_len - _RECENT) : prompt_len].tobytes()
-    tail = base[max(0, prompt_len - _TAIL) : prompt_len]
-    return min(tail, key=lambda token: text.count(array("q", [token]).tobytes()))
+def _opening(base: array[int], prompt_len: int) -> array[int]:
+    """The end of a prompt that opens an assistant message: a few tokens, the rarest first.
+
+    The shortest ending that is rare, or that one more token before it makes no rarer:
+    that one belongs to it as well, while text before it would differ from turn to turn.
+    """
+    recent = base[max(0, prompt_len - _RECENT) : prompt_len]
+    text = recent.tobytes()
+    counts = [text.count(recent[-n:].tobytes()) for n in range(1, _TAIL + 2)]
+    size = next(
+        (
+            n
+            for n, (count, longer) in enumerate(pairwise(counts), 1)
+            if count == longer or count * _RARE <= len(recent)
+        ),
+        1,
+    )
+    tail = recent[-size:]
+    return tail[_rarest(tail, text) :]
+
+
+def _rarest(tail: array[int], text: bytes) -> int:
+    return min(range(len(tail)), key=lambda place: text.count(tail[place : place + 1].tobytes()))
 
 
 def _places(tokens: array[int], start: int, end: int, token: int) -> list[int]:
@@ -74,26 +94,25 @@ def _places(tokens: array[int], start: int, end: int, token: int) -> list[int]:
 
 
 def _end_of_prompt(
-    base: array[int], prompt_len: int, new: array[int], prefix: int, opener: int
+    base: array[int], prompt_len: int, new: array[int], prefix: int, opening: array[int]
 ) -> int | None:
     """T in the new sequence, or None when the end of the base's prompt is not in there.
 
     Of all places where an assistant message opens the one wins around which most tokens
     are as around T; among equals the one with T's number, then the last.
     """
-    origins = _places(base, 0, prompt_len, opener)
-    tail = prompt_len - origins[-1]
+    origins = len(_places(base, 0, prompt_len, opening[0]))
     best: tuple[int, bool, int] | None = None
-    places = _places(new, 0, len(new), opener)
+    places = _places(new, 0, len(new), opening[0])
     if len(places) > _PLACES:
         return None
     for number, place in enumerate(places, 1):
-        end = place + tail
-        if end <= prefix or new[place:end] != base[prompt_len - tail : prompt_len]:
+        end = place + len(opening)
+        if end <= prefix or new[place:end] != opening:
             continue
         before = common_suffix(base, prefix, prompt_len, new, prefix, end)
         behind = common_prefix(base, prompt_len, len(base), new, end, len(new))
-        score = (before + behind, number == len(origins), end)
+        score = (before + behind, number == origins and end < len(new), end)
         if score[0] < _SURE and not score[1]:
             continue
         best = score if best is None else max(best, score)

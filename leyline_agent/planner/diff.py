@@ -18,13 +18,19 @@ class Difference:
 
 
 def difference(
-    base: array[int], prompt_len: int, new: array[int], mode: Mode, threshold: int = 1
+    base: array[int],
+    prompt_len: int,
+    new: array[int],
+    mode: Mode,
+    threshold: int = 1,
+    most: int | None = None,
 ) -> Difference:
     """Align `new` with a base whose first `prompt_len` tokens were its prompt.
 
     Args:
         base, new: token ids ('q' arrays). threshold: kept segments behind the first edit
-            that are shorter than this many tokens are prefilled again.
+            that are shorter than this many tokens are prefilled again. most: of the
+            segments behind the first edit only so many are kept, the longest.
 
     Returns:
         Directives in base coordinates, in order; applied to the base they give
@@ -32,6 +38,9 @@ def difference(
     """
     found = align(base, prompt_len, new, threshold)
     blocks = [b for b in found if b.size >= threshold or b.base_start == b.new_start == 0]
+    if most is not None and len(blocks) > most + 1:
+        longest = sorted(blocks[1:], key=lambda block: block.size)[-most:]
+        blocks = [blocks[0], *sorted(longest, key=lambda block: block.base_start)]
     directives = []
     at_base = at_new = 0
     for block in blocks:

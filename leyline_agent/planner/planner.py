@@ -14,7 +14,7 @@ from leyline_agent.planner.ledger import Entry, Ledger
 
 _TRIED = 3
 _SHARED = 16
-_LITTLE = 8
+_MOST_REPLACED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,13 @@ class Planner:
     """Turns prompts into plans against a ledger.
 
     threshold: kept segments behind an edit shorter than this are prefilled again: moving
-    them would cost a stage of its own. Pure apart from the ledger it reads.
+    them would cost a stage of its own. most_moves: how many are moved, the longest; a
+    server takes 64 stages. Pure apart from the ledger it reads.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
     threshold: int = 16
+    most_moves: int = 60
 
     def plan(
         self,
@@ -65,9 +67,10 @@ class Planner:
         plans = []
         for entry in self._bases(new, namespace, conversation):
             plan = self._against(entry, new, mode)
-            work = len(new) - plan.edited_len + plan.cost().prefill
+            fresh = len(new) - plan.edited_len
+            work = fresh + plan.cost().prefill
             plans.append((work, entry, plan))
-            if work < len(new) // _LITTLE:
+            if fresh < len(new) // 8 and work < len(new) // 2:
                 break
         plans.sort(key=lambda candidate: candidate[0])
         for _, entry, plan in plans:
@@ -103,7 +106,7 @@ class Planner:
 
     def _against(self, entry: Entry, new: array[int], mode: Mode) -> EditPlan:
         """The plan from one base, not proven yet."""
-        found = difference(entry.ids, entry.prompt_len, new, mode, self.threshold)
+        found = difference(entry.ids, entry.prompt_len, new, mode, self.threshold, self.most_moves)
         return EditPlan(len(entry.ids), entry.sha, found.directives)
 
 
@@ -126,7 +129,9 @@ def _decided(entry: Entry, plan: EditPlan, new: array[int], mode: Mode, ms: floa
     amortizes = cost.move > 0
     wire: WirePlan | None = None
     why = ""
-    if amortizes or entry.amortized or (edits and mode is Mode.FORGET):
+    if replaced > _MOST_REPLACED:
+        why = "the replacements are too long for a plan"
+    elif amortizes or entry.amortized or (edits and mode is Mode.FORGET):
         wire = WirePlan(entry.completion, plan, digest(new[: plan.edited_len]))
     else:
         why = "nothing behind an edit is worth moving" if edits else "nothing was edited"

@@ -178,6 +178,24 @@ def test_whatever_a_client_sends_its_plans_are_true(steps: list[tuple[int, int, 
         assert total == sum(map(len, history(turns, cut))) + 3
 
 
+def test_of_many_edits_the_longest_stretches_are_moved() -> None:
+    """A policy that comes late to a long conversation; a server runs 64 stages at most."""
+    server = Server()
+    server.turn(history(99), said(99), "a")
+    edit = server.turn(history(100, cut=97), said(100), "a")
+    assert edit.wire is not None
+    moved = [k for k in edit.wire.plan.kept()[1:] if len(k.span)]
+    assert len(moved) == server.planner.most_moves
+
+
+def test_replacements_that_fill_no_wire_text_are_plain() -> None:
+    server = Server()
+    tail = message(7, text(99, 400))
+    server.turn([SYSTEM, message(6, text(1, 30)), tail], said(0), "a")
+    plan = server.turn([SYSTEM, message(6, [5] * 100_001), tail], said(1), "a")
+    assert (plan.wire, plan.why) == (None, "the replacements are too long for a plan")
+
+
 def entry(name: str, size: int) -> Entry:
     return Entry(name, array("q", range(size)), size, "model", None, False)
 
