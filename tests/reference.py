@@ -14,8 +14,8 @@ from a plain prefix. An edited step keeps
     base    |---K0---|==B1==|----K1----|==B2==|--K2--|x        x: last token, never cached
     edited  |---K0---|R1|r|--K1 moved--|c|R2|r|-K2--|x|--N--|
 
-with K0 whole, r and c the tokens that do not fill a page of p, and everything but K0 and the
-moved parts computed by a forward pass over the cache of what stands before it.
+with r and c the tokens that do not fill a page of p (K0 ends in some, too), and everything but
+K0's pages and the moved parts computed by a forward pass over the cache of what stands before it.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ class Reference:
         """Carry out directives; returns the tail that nothing is cached for."""
         base, source = list(self.ids), self.rows()
         cached = (len(base) - 1) // page * page
-        self.cut(directives[0][0])
-        pending: list[int] = []
+        whole = directives[0][0] // page * page
+        self.cut(whole)
+        pending = base[whole : directives[0][0]]
         shift, forgotten = 0, False
         for index, (start, end, ids, mode) in enumerate(directives):
             last = index + 1 == len(directives)
