@@ -12,7 +12,7 @@ from sglang.srt.mem_cache.common import evict_from_tree_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from leyline_agent.core import Fallback
-from leyline_agent.server.route import Move
+from leyline_agent.server.route import Move, ceil_to
 from leyline_agent.server.ticket import Ticket
 
 
@@ -58,7 +58,8 @@ class Splicer:
                 f"the prefix before token {move.start} is cached up to {held} only",
             )
             return 0
-        alive, source_node, _ = core.match_full_device_prefix(donor[: move.end - move.shift])
+        wanted = ceil_to(move.end - move.shift, page)  # a lookup answers in whole pages
+        alive, source_node, _ = core.match_full_device_prefix(donor[:wanted])
         end = min(end, (alive + move.shift) // page * page)
         if end <= held:
             if alive + move.shift <= move.start:
