@@ -36,7 +36,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Nothing to do before a command."""
+    """Before any command: SIGTERM ends it as Ctrl-C does, so that it stops what it started."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -79,7 +80,6 @@ def serve(
         )
         _or_exit(server.__enter__)
     try:
-        signal.signal(signal.SIGTERM, _as_interrupt)
         console.print(f"[green]ready[/green] at {server.base_url} — log {log}, pid {server.pid}")
         console.print(
             f"  OpenAI clients: base_url={server.base_url}/v1, model={model}, any API key"
