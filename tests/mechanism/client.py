@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
@@ -15,7 +15,6 @@ from leyline_agent.core import Directive, EditPlan, Mode, Receipt, WirePlan, dig
 from leyline_agent.launch import ServerProcess
 
 VOCABULARY = 8192
-EDITS = ("amortize", "forget")
 
 Edit = tuple[int, int, int | Sequence[int]]
 """Start, end and the replacement, or how many random tokens it has."""
@@ -142,6 +141,36 @@ def answer_of(ids: Sequence[int], data: dict[str, Any]) -> Answer:
         Receipt.from_dict(receipt) if receipt else None,
         {row[1]: row[0] for row in rows[0]},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Largest difference of log-probabilities: of the 50 likeliest tokens, and of all.
+
+    Tokens 20 nats down carry the rounding of logits far from zero, so they get more room.
+    """
+
+    likely: float
+    all: float
+
+    LIKELY: ClassVar[float] = 1e-4
+    ALL: ClassVar[float] = 3e-4
+
+    @classmethod
+    def of(cls, answer: Answer, other: Sequence[float] | Mapping[int, float]) -> Gap:
+        """Between a server's distribution and another one."""
+        assert len(answer.logprobs) == len(other) == VOCABULARY
+        ranked = sorted(answer.logprobs, key=answer.logprobs.__getitem__, reverse=True)
+        gaps = [abs(answer.logprobs[token] - other[token]) for token in ranked]
+        return cls(max(gaps[:50]), max(gaps))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the two are the same up to float32 rounding."""
+        return self.likely < self.LIKELY and self.all < self.ALL
+
+    def __str__(self) -> str:
+        return f"{self.likely:.1e} of the likely tokens, {self.all:.1e} of all"
 
 
 def as_wire(changes: Sequence[Directive]) -> list[list[Any]]:

@@ -12,18 +12,13 @@ import pytest
 
 from leyline_agent.core import EditPlan, Fallback
 from leyline_agent.launch import ServerProcess
-from mechanism.client import Answer, Client, directives, tokens
+from mechanism.client import Client, Gap, directives, tokens
 
 pytestmark = pytest.mark.server
 
 EDITS = directives([(90, 150, 12)])
 WANTED, TRIES = 200, 800
 OUT = Path(__file__).resolve().parents[2] / "out" / "first_token_agreement.json"
-
-
-def gap(a: Answer, b: Answer) -> float:
-    """Largest difference between two answers' log-probabilities."""
-    return max(abs(value - b.logprobs[token]) for token, value in a.logprobs.items())
 
 
 @pytest.fixture
@@ -46,9 +41,9 @@ def test_an_honest_request_is_served_honestly(client: Client, honest_first: bool
     assert fresh.cached == 0
     for honest in filter(None, (before, after)):
         assert honest.receipt is None
-        assert gap(honest, fresh) < 1e-4
+        assert Gap.of(honest, fresh.logprobs).closed
         assert honest.output == fresh.output
-    assert gap(edited, fresh) > 1e-2
+    assert Gap.of(edited, fresh.logprobs).likely > 1e-2
     if honest_first:
         assert before.cached == 90
         assert after.cached == len(edited_ids) - 1, "its own entry, from before"
@@ -56,7 +51,7 @@ def test_an_honest_request_is_served_honestly(client: Client, honest_first: bool
         assert after.cached == 90 + len(EDITS[0].replacement), "the honest prefix and no more"
     again = client.edit(base, EDITS, new, probs=True)
     assert again.output == edited.output
-    assert gap(again, edited) < 1e-4
+    assert Gap.of(again, edited.logprobs).closed
     assert again.receipt.spliced == 0, "it was still in place"
 
 
@@ -69,8 +64,8 @@ def test_a_base_of_another_namespace_is_unknown(client: Client, space: dict[str,
     assert theirs.receipt.fallback is Fallback.UNKNOWN_BASE
     assert theirs.cached <= 102, "what the stage before it computed, honestly, in its own space"
     honest = client.generate(theirs.prompt, probs=True)
-    assert gap(theirs, honest) < 1e-4
-    assert gap(theirs, mine) > 1e-2
+    assert Gap.of(theirs, honest.logprobs).closed
+    assert Gap.of(theirs, mine.logprobs).likely > 1e-2
 
 
 @pytest.mark.parametrize("space", [{"extra_key": "tenant"}, {"cache_salt": "pepper"}])
