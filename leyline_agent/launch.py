@@ -256,7 +256,7 @@ class ServerProcess:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 child.poll()
-                if not _group_alive(child.pid):
+                if not _signal_group(child.pid, 0):
                     return
                 time.sleep(0.05)
 
@@ -269,16 +269,10 @@ class ServerProcess:
         self.stop()
 
 
-def _signal_group(group: int, sign: int) -> None:
+def _signal_group(group: int, sign: int) -> bool:
+    """Send a signal (0 only asks); whether the group is still there."""
     try:
         os.killpg(group, sign)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def _group_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
     return True

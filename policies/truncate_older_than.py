@@ -10,7 +10,6 @@ happened, how they began (a path, a command) and how they ended (an exit status)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 from leyline_agent.core import PolicyError
 from leyline_agent.policies.policy import Message
 
-_CUT = re.compile(r" … \[[\d,]+ characters cut\] … ")
 _KINDS = ("auto", "tool", "user")
 
 
@@ -90,11 +88,6 @@ def cut(text: str, max_chars: int) -> str:
     head = keep - keep // 2
     tail = keep // 2
     return text[:head] + marker + (text[-tail:] if tail else "")
-
-
-def is_cut(text: str) -> bool:
-    """Whether a text carries the marker of a cut."""
-    return _CUT.search(text) is not None
 
 
 def _text(content: Any) -> str | None:

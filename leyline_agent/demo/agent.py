@@ -9,13 +9,12 @@ from typing import Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelCallLimitMiddleware, wrap_model_call
-from langchain_openai import ChatOpenAI
 
 from leyline_agent.demo.tools import TOOLS
-from leyline_agent.langchain import LeylineMiddleware
+from leyline_agent.langchain import LeylineMiddleware, chat_model
 from leyline_agent.policies import Policy
 from leyline_agent.transport import Lowering, TurnRecord
-from leyline_agent.transport.clients import async_client, openai_library, transport
+from leyline_agent.transport.clients import openai_library, transport
 
 SYSTEM = (
     "You study the source code of leyline-agent with your tools and note how a conversation's "
@@ -65,16 +64,8 @@ def run_agent(
     lib = openai_library()
     lowering = Lowering(on_turn=on_turn)
     http = lib.Client(transport=_recorder(lib, transport(lib, lowering), recording), timeout=600.0)
-    llm = ChatOpenAI(
-        base_url=f"{base_url}/v1",
-        model=model,
-        api_key="none",
-        temperature=1.0,
-        max_tokens=96,
-        streaming=True,
-        stream_usage=True,
-        http_client=http,
-        http_async_client=async_client(lowering=lowering),
+    llm = chat_model(
+        base_url, model, lowering=lowering, http_client=http, temperature=1.0, max_tokens=96
     )
     agent = create_agent(
         llm,

@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, Receipt, ServerError
+from leyline_agent.core import LeylineError, ServerError
 from leyline_agent.demo.results import Row, document, plot, summary
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
 from leyline_agent.replay.wire import chat
 from leyline_agent.transport import TurnRecord
+from leyline_agent.transport import receipt as find_receipt
 
 console = Console()
 
@@ -57,7 +58,7 @@ def demo(
             with Live(_table(rows), console=console, auto_refresh=False) as live:
 
                 def on_turn(record: TurnRecord) -> None:
-                    rows.append(_row(http, len(rows) + 1, record))
+                    rows.append(_row(root, len(rows) + 1, record))
                     live.update(_table(rows), refresh=True)
 
                 run_agent(root, about["model"], rule, turns, recording, on_turn)
@@ -71,10 +72,9 @@ def demo(
     _finish(rows, about, out)
 
 
-def _row(http: httpx.Client, turn: int, record: TurnRecord) -> Row:
+def _row(root: str, turn: int, record: TurnRecord) -> Row:
     """One turn, from the client's record and, where a plan was sent, the server's receipt."""
-    answer = http.get(f"/leyline/v1/receipts/{record.completion}")
-    receipt = Receipt.from_dict(answer.json()) if answer.status_code == 200 else None
+    receipt = find_receipt(root, record.completion)
     # The server counts replacements that were prefilled ahead of the answer as cached.
     cached = (record.cached_tokens or 0) - (receipt.replaced if receipt else 0)
     return Row(

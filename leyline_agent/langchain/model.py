@@ -29,11 +29,16 @@ def chat_model(
         options: ChatOpenAI's own.
     """
     state = lowering or Lowering(mode=Mode(mode), on_turn=on_turn)
-    defaults: dict[str, Any] = {"api_key": "none", "streaming": True, "stream_usage": True}
+    defaults: dict[str, Any] = {
+        "api_key": "none",
+        "streaming": True,
+        "stream_usage": True,
+        "http_async_client": async_client(lowering=state),
+    }
+    if "http_client" not in options:
+        defaults["http_client"] = client(lowering=state)
     return ChatOpenAI(
         base_url=v1(base_url),
         model=model,
-        http_client=client(lowering=state),
-        http_async_client=async_client(lowering=state),
         **(defaults | options),
     )

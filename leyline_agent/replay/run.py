@@ -18,6 +18,7 @@ from leyline_agent.replay.report import Arm, Turn
 from leyline_agent.replay.trace import Trace
 from leyline_agent.replay.wire import Reply, chat, tokenize
 from leyline_agent.transport import client
+from leyline_agent.transport import receipt as find_receipt
 
 _PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
 
@@ -108,7 +109,7 @@ def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int)
             body = {**shared, "messages": messages}
             ids = array("q", tokenize(plain, body))
             reply = chat(http, body)
-            receipt = _receipt(plain, reply) if mode else None
+            receipt = find_receipt(base_url, reply.id) if mode else None
             yield _turn(number, ids, before, page, reply, receipt)
             before = ids
 
@@ -122,12 +123,6 @@ def _warm(http: httpx.Client, shared: dict[str, Any]) -> None:
 def _page_size(server: dict[str, Any]) -> int:
     ranks = (server.get("leyline") or {}).get("ranks") or [{}]
     return int(ranks[0].get("page_size") or 1)
-
-
-def _receipt(http: httpx.Client, reply: Reply) -> Receipt | None:
-    """The receipt of a planned turn; None when it was sent plain."""
-    answer = http.get(f"/leyline/v1/receipts/{reply.id}")
-    return Receipt.from_dict(answer.json()) if answer.status_code == 200 else None
 
 
 def _turn(

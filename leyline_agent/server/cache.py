@@ -68,10 +68,7 @@ class LeylineRadixCache(UnifiedRadixCache):
             except Exception as error:
                 logger.exception("leyline: a splice failed; the request goes on without it")
                 ticket.fall_back(Fallback.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-        key = params.key
-        params.key = RadixKey(
-            ticket.key(key.token_ids), key.extra_key, key.is_bigram, key.limit, key.cache_salt
-        )
+        params.key = _marked(ticket, params.key)
         return super().match_prefix(params)
 
     def checkpoint_into_tree(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
@@ -86,14 +83,7 @@ class LeylineRadixCache(UnifiedRadixCache):
 
     def insert(self, params: InsertParams) -> InsertResult:
         if self._inserting is not None and params.key is not None:
-            key = params.key
-            params.key = RadixKey(
-                self._inserting.key(key.token_ids),
-                key.extra_key,
-                key.is_bigram,
-                key.limit,
-                key.cache_salt,
-            )
+            params.key = _marked(self._inserting, params.key)
         return super().insert(params)
 
     def _evict(self, params: EvictParams, *args: Any, **kwargs: Any) -> EvictResult:
@@ -162,7 +152,7 @@ class LeylineRadixCache(UnifiedRadixCache):
             )
             return None
         found = route(base, wire.plan, self.page_size, self.boundary)
-        reach = len(found.edited) if ticket.stage is None else ticket.stage
+        reach = ticket.reach(found.edited)
         if ids[:reach] != found.edited[:reach]:
             ticket.fall_back(
                 Fallback.RESULT_MISMATCH, "the request's tokens are not the edited base's"
@@ -178,3 +168,10 @@ class LeylineRadixCache(UnifiedRadixCache):
         ids.extend(req.output_ids_through_stop)
         marks = {} if ticket is None else dict(ticket.marks)
         self.ledger.put(req.rid, Base(ids, marks, (req.extra_key, req.cache_salt or None)))
+
+
+def _marked(ticket: Ticket, key: RadixKey) -> RadixKey:
+    """The same radix key with the request's marks in it."""
+    return RadixKey(
+        ticket.key(key.token_ids), key.extra_key, key.is_bigram, key.limit, key.cache_salt
+    )

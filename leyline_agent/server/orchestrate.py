@@ -51,8 +51,9 @@ async def generate_request(
         return
     work, wire, refused = Work(), None, None
     try:
-        wire = _checked(manager, obj, text)
-        await _run_stages(original, manager, obj, wire, work)
+        wire = _read(text)
+        ids = _checked_ids(manager, obj, wire)
+        await _run_stages(original, manager, obj, wire, ids, work)
         _custom(obj)[INTERNAL] = seal(wire, None)
     except Refused as error:
         refused = error
@@ -97,16 +98,24 @@ def _custom(obj: Any) -> dict[str, Any]:
     return custom
 
 
-def _checked(manager: Any, obj: Any, text: object) -> WirePlan:
-    """Everything that can be checked without the scheduler's ledger.
+def _read(text: object) -> WirePlan:
+    """The plan.
 
     Raises:
-        Refused: with the typed fallback.
+        Refused: the text spells none.
     """
     try:
-        wire = loads(text)
+        return loads(text)
     except PlanError as error:
         raise Refused(Fallback.INVALID_DIRECTIVE, str(error)) from error
+
+
+def _checked_ids(manager: Any, obj: Any, wire: WirePlan) -> array[int]:
+    """The request's token ids, which begin with the plan's result.
+
+    Raises:
+        Refused: they do not, or it is no single text request.
+    """
     ids = _ids_of(manager, obj)
     if ids is None:
         raise Refused(Fallback.INVALID_DIRECTIVE, "a plan goes with one prompt of text or tokens")
@@ -116,7 +125,7 @@ def _checked(manager: Any, obj: Any, text: object) -> WirePlan:
             Fallback.RESULT_MISMATCH,
             f"the request's first {length} of {len(ids)} tokens are not the edited sequence",
         )
-    return wire
+    return ids
 
 
 def _ids_of(manager: Any, obj: Any) -> array[int] | None:
@@ -136,7 +145,9 @@ def _ids_of(manager: Any, obj: Any) -> array[int] | None:
     return array("q", ids)
 
 
-async def _run_stages(original: Any, manager: Any, obj: Any, wire: WirePlan, work: Work) -> None:
+async def _run_stages(
+    original: Any, manager: Any, obj: Any, wire: WirePlan, ids: array[int], work: Work
+) -> None:
     """Prefill every stretch that has to stand before a moved segment.
 
     Raises:
@@ -145,8 +156,6 @@ async def _run_stages(original: Any, manager: Any, obj: Any, wire: WirePlan, wor
     stages = stages_of(wire.plan, resolving_view(manager.server_args).page_size)
     if len(stages) > MAX_STAGES:
         raise Refused(Fallback.NOT_WORTH_IT, f"{len(stages)} stages, at most {MAX_STAGES} are run")
-    ids = _ids_of(manager, obj)
-    assert ids is not None
     for length in stages:
         report = await _run_stage(original, manager, _stage(obj, wire, ids, length))
         if report is None or report["fallback"] is not None:

@@ -31,7 +31,7 @@ class Splicer:
         route = ticket.route
         assert route is not None
         began = time.perf_counter()
-        reach = len(route.edited) if ticket.stage is None else ticket.stage
+        reach = ticket.reach(route.edited)
         path = RadixKey(ticket.key(route.edited), extra_key, cache_salt=salt)
         donor = RadixKey(route.donor, extra_key, cache_salt=salt)
         for move in route.moves:

@@ -7,11 +7,11 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from leyline_agent.core import Fallback, WireError, WirePlan, loads
+from leyline_agent.core import PARAM, Fallback, WireError, WirePlan, loads
 from leyline_agent.server.mark import Marks, marked
 from leyline_agent.server.route import Route
 
-KEY = "leyline"
+KEY = PARAM
 """The custom parameter of the public wire, and of the receipt in meta_info."""
 INTERNAL = "leyline_ticket"
 """The custom parameter between the HTTP process and the scheduler; clients cannot set it."""
@@ -63,6 +63,10 @@ class Ticket:
     def key(self, tokens: array[int]) -> array[int]:
         """The radix key of a prefix of the request's tokens."""
         return marked(tokens, self.marks)
+
+    def reach(self, edited: array[int]) -> int:
+        """How many of the edited tokens the request has: all, or for a stage its length."""
+        return len(edited) if self.stage is None else self.stage
 
     def report(self, prompt_tokens: int, cached: int) -> dict[str, Any]:
         """Scheduler-side figures, plain values: the raw material of a receipt."""

@@ -54,11 +54,6 @@ class Call:
         names = [self.origin, *(self.body.get(k) for k in _NAMESPACE)]
         return json.dumps(names, sort_keys=True, default=str)
 
-    @property
-    def streams(self) -> bool:
-        """Whether the answer comes as server-sent events."""
-        return bool(self.body.get("stream"))
-
 
 @dataclass(slots=True)
 class Lowering:
