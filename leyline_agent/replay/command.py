@@ -38,6 +38,9 @@ def replay(
     ] = None,
     model: Annotated[str, typer.Option(help="Model of the server to start.")] = "tiny",
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate in a turn.")] = 8,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Run the arms so often in turn; times become medians.")
+    ] = 1,
     json_path: Annotated[
         Optional[Path], typer.Option("--json", help="Write the result here; - for stdout.")  # noqa: UP045
     ] = None,
@@ -58,12 +61,14 @@ def replay(
                 about = handshake(http)
             turns = len(record.turns())
             with _progress() as bar:
-                task = bar.add_task("replay", total=turns * len(chosen))
+                task = bar.add_task("replay", total=turns * len(chosen) * repeats)
 
                 def seen(arm: Arm, turn: Turn) -> None:
                     bar.update(task, advance=1, description=f"{arm.value} turn {turn.index + 1}")
 
-                results = run(record, rule, chosen, root, max_tokens=max_tokens, seen=seen)
+                results = run(
+                    record, rule, chosen, root, max_tokens=max_tokens, repeats=repeats, seen=seen
+                )
     except LeylineError as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
@@ -156,10 +161,11 @@ def show(
             f"TTFT p50 {s['ttft_ms_p50']:.0f} ms, fallbacks {s['fallbacks'] or 'none'}"
         )
     for name, ratio in result.get("ttft_ratio_to_reprefill", {}).items():
-        edited = ratio["p50_edited"]
+        edited, slow = ratio["p50_edited"], ", ".join(f"turn {t}" for t in ratio["slower"])
         console.print(
             f"{name} ÷ reprefill, TTFT turn by turn: p50 {ratio['p50']:.2f}, max {ratio['max']:.2f}"
             + (f", edited turns p50 {edited:.2f}" if edited else "")
+            + (f"; slower in all {ratio['repeats']} repeats: {slow}" if slow else "")
         )
     if "forget_equals_reprefill" in result:
         same = "the same tokens" if result["forget_equals_reprefill"] else "OTHER tokens"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
+
+# Five of five slower is 1 in 32 where both arms are equally fast.
+_ENOUGH = 5
 
 
 class Arm(StrEnum):
@@ -31,7 +34,7 @@ class Turn:
     replacement_tokens: new text inside the old conversation, first sent now. new_tokens:
     what follows the old conversation. unpaged_tokens: what cannot fill a cache page.
     prefilled_tokens: prompt - cached, replacements included. edits: places where the old
-    conversation changed.
+    conversation changed. ttft_ms_runs: one time to first token for each repeat.
     """
 
     index: int
@@ -44,8 +47,19 @@ class Turn:
     unpaged_tokens: int
     edits: int
     fallback: str | None
-    ttft_ms: float
+    ttft_ms_runs: tuple[float, ...]
     output: str
+
+    @classmethod
+    def of(cls, same: Sequence[Turn]) -> Turn:
+        """One turn out of its repeats: all times, and the counts of one that fell back, if any."""
+        shown = next((turn for turn in same if turn.fallback), same[0])
+        return replace(shown, ttft_ms_runs=tuple(t for turn in same for t in turn.ttft_ms_runs))
+
+    @property
+    def ttft_ms(self) -> float:
+        """The median over repeats."""
+        return median(self.ttft_ms_runs)
 
     @property
     def bound(self) -> int:
@@ -61,8 +75,9 @@ class Turn:
         return min(1.0, self.cached_tokens / self.bound) if self.bound else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the two derived ones."""
-        return {**asdict(self), "bound": self.bound, "reuse_of_bound": self.reuse_of_bound}
+        """Plain values, with the derived ones."""
+        derived = ("ttft_ms", "bound", "reuse_of_bound")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
 def summary(turns: Sequence[Turn]) -> dict[str, Any]:
@@ -97,18 +112,27 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def ratios(turns: Sequence[Turn], against: Sequence[Turn]) -> dict[str, Any]:
-    """Time to first token ÷ the same turn's under another arm.
+    """Time to first token ÷ the same turn's under another arm, repeat by repeat.
 
     Returns:
-        per_turn ratios; p50 and max over all turns; p50_edited over edited ones.
+        per_turn: median over repeats; per_turn_range: its extremes. p50 and max of the
+        medians over turns; p50_edited over edited ones. slower: turns (from 1) that were
+        slower in every one of at least five repeats.
     """
-    pairs = [(a.ttft_ms / b.ttft_ms, bool(a.edits)) for a, b in zip(turns, against, strict=True)]
-    edited = [r for r, e in pairs if e]
+    runs = [
+        [a / b for a, b in zip(turn.ttft_ms_runs, other.ttft_ms_runs, strict=True)]
+        for turn, other in zip(turns, against, strict=True)
+    ]
+    medians = [median(r) for r in runs]
+    edited = [m for m, turn in zip(medians, turns, strict=True) if turn.edits]
     return {
-        "per_turn": [round(r, 3) for r, _ in pairs],
-        "p50": median([r for r, _ in pairs]),
-        "max": max(r for r, _ in pairs),
+        "repeats": len(runs[0]) if runs else 0,
+        "per_turn": [round(m, 3) for m in medians],
+        "per_turn_range": [[round(min(r), 3), round(max(r), 3)] for r in runs],
+        "p50": median(medians),
+        "max": max(medians),
         "p50_edited": median(edited) if edited else None,
+        "slower": [t + 1 for t, r in enumerate(runs) if len(r) >= _ENOUGH and min(r) > 1],
     }
 
 

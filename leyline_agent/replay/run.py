@@ -69,11 +69,14 @@ def replay(
     base_url: str,
     *,
     max_tokens: int = 8,
+    repeats: int = 1,
     seen: Seen = lambda _arm, _turn: None,
 ) -> dict[Arm, list[Turn]]:
     """Replay under each arm, one after the other, each in a cache namespace of its own.
 
     Args:
+        repeats: how often, arms in turn; a turn's times are kept together, its counts are
+            the first run's, or those of a run in which it fell back.
         max_tokens: how many tokens the model answers with in each turn; what it says is
             recorded and dropped, the next turn goes on with the record.
         seen: called after each turn.
@@ -81,13 +84,17 @@ def replay(
     Raises:
         ServerError: the server refused a turn or went away.
     """
-    results: dict[Arm, list[Turn]] = {}
-    for arm in arms:
-        results[arm] = []
-        for turn in _arm(trace, policy, arm, base_url, max_tokens):
-            results[arm].append(turn)
-            seen(arm, turn)
-    return results
+    runs: dict[Arm, list[list[Turn]]] = {arm: [] for arm in arms}
+    for _ in range(repeats):
+        for arm in arms:
+            turns: list[Turn] = []
+            for turn in _arm(trace, policy, arm, base_url, max_tokens):
+                turns.append(turn)
+                seen(arm, turn)
+            runs[arm].append(turns)
+    return {
+        arm: [Turn.of(same) for same in zip(*of_arm, strict=True)] for arm, of_arm in runs.items()
+    }
 
 
 def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int) -> Iterator[Turn]:
@@ -103,7 +110,7 @@ def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int)
             "cache_salt": f"replay-{uuid.uuid4().hex}",
             **({"tools": list(trace.tools)} if trace.tools else {}),
         }
-        _warm(plain, shared)
+        _warm(http, shared)
         before: array[int] | None = None
         for number, messages in enumerate(prompts(trace, None if arm is Arm.APPEND else policy)):
             body = {**shared, "messages": messages}
@@ -155,7 +162,7 @@ def _turn(
         unpaged_tokens=unpaged,
         edits=edits,
         fallback=fallback.value if fallback else None,
-        ttft_ms=round(reply.ttft_ms, 2),
+        ttft_ms_runs=(round(reply.ttft_ms, 2),),
         output=reply.text,
     )
 

@@ -6,29 +6,22 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from leyline_agent.transport.lowering import (
-    Call,
-    Lowering,
-    cached_tokens,
-    output_ids,
-    without_ids,
-)
+from leyline_agent.transport.lowering import Call, Lowering, note, without_ids
 
 _END = re.compile(rb"\r?\n\r?\n")
 
 
 @dataclass(slots=True)
 class Watch:
-    """Reads one stream's events; removes the chunk of output ids that we asked for.
+    """Reads one stream's events; removes the token ids that we asked for.
 
     feed() takes bytes as they arrive and returns those to pass on: every complete event
-    at once, unchanged.
+    at once, unchanged when it carries no such ids.
     """
 
     lowering: Lowering
     call: Call
     completion: str = ""
-    output: list[int] | None = None
     _rest: bytes = b""
     _closed: bool = field(default=False)
 
@@ -37,8 +30,8 @@ class Watch:
         self.lowering.first_bytes(self.call)
         text, passed, at = self._rest + data, [], 0
         for end in _END.finditer(text):
-            if self._keep(text[at : end.start()]):
-                passed.append(text[at : end.end()])
+            if event := self._seen(text[at : end.start()]):
+                passed.append(event + end.group())
             at = end.end()
         self._rest = text[at:]
         return b"".join(passed)
@@ -53,26 +46,26 @@ class Watch:
         """Enter the answer into the ledger, once; many clients stop reading at [DONE]."""
         if not self._closed:
             self._closed = True
-            self.lowering.close(self.call, self.completion, self.output)
+            self.lowering.close(self.call, self.completion)
 
-    def _keep(self, event: bytes) -> bool:
+    def _seen(self, event: bytes) -> bytes:
+        """The event as it is to be passed on; empty when it was for us alone."""
         if event.startswith(b"data: [DONE]"):
             self._close()
         if not event.startswith(b"data: {") or (self.completion and not _telling(event)):
-            return True
+            return event
         try:
             chunk = json.loads(event[6:])
         except (ValueError, RecursionError):
-            return True
+            return event
         self.completion = str(chunk.get("id") or self.completion)
-        if (cached := cached_tokens(chunk)) is not None:
-            self.call.cached = cached
-        found = output_ids(chunk)
-        if found is None:
-            return True
-        self.output = found
-        bare = not chunk.get("choices") and not chunk.get("usage")
-        return self.call.wants_ids or not bare or "sglext" in without_ids(chunk)
+        if not note(self.call, chunk):
+            return event
+        theirs = without_ids(self.call, chunk)
+        if theirs == chunk:
+            return event
+        told = any(theirs.get(key) for key in ("choices", "usage", "sglext"))
+        return b"data: " + json.dumps(theirs).encode() if told else b""
 
 
 def _telling(event: bytes) -> bool:

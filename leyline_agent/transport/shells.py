@@ -18,8 +18,7 @@ from leyline_agent.transport.lowering import (
     MODE,
     Call,
     Lowering,
-    cached_tokens,
-    output_ids,
+    note,
     without_ids,
 )
 
@@ -65,6 +64,11 @@ class _Requests:
             extensions=request.extensions,
         )
 
+    def _appended(self, request: Any, call: Call) -> Any:
+        """The request to send without asking for its tokens first, if that will do."""
+        body = self.lowering.append(call)
+        return None if body is None else self._rebuilt(request, json.dumps(body).encode())
+
     def _tokenize(self, request: Any, call: Call) -> Any:
         """The request for the prompt's ids, with the caller's credentials."""
         path = request.url.path.removesuffix("/chat/completions") + "/tokenize"
@@ -98,11 +102,9 @@ class _Requests:
         self.lowering.first_bytes(call)
         try:
             answer = json.loads(content)
-            ids = output_ids(answer)
-            call.cached = cached_tokens(answer)
-            self.lowering.close(call, str(answer.get("id") or ""), ids)
-            if ids is not None and not call.wants_ids:
-                content = json.dumps(without_ids(answer)).encode()
+            if note(call, answer):
+                content = json.dumps(without_ids(call, answer)).encode()
+            self.lowering.close(call, str(answer.get("id") or ""))
         except (ValueError, AttributeError) as error:
             self.lowering.skip("unreadable answer", error)
         return self._response(response, content=content)
@@ -129,17 +131,21 @@ class SyncShell(_Requests):
         plain = self._plain(request, content)
         if call is None:
             return self.inner.handle_request(plain)
-        try:
-            began = time.perf_counter()
-            answer = self.inner.handle_request(self._tokenize(request, call))
-            try:
-                text = answer.read()
-            finally:
-                answer.close()
-            lowered = self._lowered(request, call, answer.status_code, text, began)
-        except Exception as error:
-            self.lowering.skip("no tokens from the server", error)
+        lowered = self._appended(request, call)
+        if lowered is None and self.lowering.is_deaf(call):
             return self.inner.handle_request(plain)
+        if lowered is None:
+            try:
+                began = time.perf_counter()
+                answer = self.inner.handle_request(self._tokenize(request, call))
+                try:
+                    text = answer.read()
+                finally:
+                    answer.close()
+                lowered = self._lowered(request, call, answer.status_code, text, began)
+            except Exception as error:
+                self.lowering.skip("no tokens from the server", error)
+                return self.inner.handle_request(plain)
         response = self.inner.handle_request(lowered)
         if response.status_code in _REFUSED:
             response.read()
@@ -175,17 +181,21 @@ class AsyncShell(_Requests):
         plain = self._plain(request, content)
         if call is None:
             return await self.inner.handle_async_request(plain)
-        try:
-            began = time.perf_counter()
-            answer = await self.inner.handle_async_request(self._tokenize(request, call))
-            try:
-                text = await answer.aread()
-            finally:
-                await answer.aclose()
-            lowered = self._lowered(request, call, answer.status_code, text, began)
-        except Exception as error:
-            self.lowering.skip("no tokens from the server", error)
+        lowered = self._appended(request, call)
+        if lowered is None and self.lowering.is_deaf(call):
             return await self.inner.handle_async_request(plain)
+        if lowered is None:
+            try:
+                began = time.perf_counter()
+                answer = await self.inner.handle_async_request(self._tokenize(request, call))
+                try:
+                    text = await answer.aread()
+                finally:
+                    await answer.aclose()
+                lowered = self._lowered(request, call, answer.status_code, text, began)
+            except Exception as error:
+                self.lowering.skip("no tokens from the server", error)
+                return await self.inner.handle_async_request(plain)
         response = await self.inner.handle_async_request(lowered)
         if response.status_code in _REFUSED:
             await response.aread()

@@ -24,6 +24,13 @@ class Wired:
     lowering: Lowering
     post: Callable[..., Any]
 
+    def meet_another(self) -> None:
+        """Another conversation came first: from now on new ones are looked at."""
+        self.post({"model": "m", "messages": [{"role": "user", "content": "another"}]})
+        self.server.asked.clear()
+        self.server.plans.clear()
+        self.lowering.counts.clear()
+
 
 @pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
 def lib(request: pytest.FixtureRequest) -> Any:

@@ -72,9 +72,9 @@ class FakeServer:
         name = f"chatcmpl-{len(self.held)}"
         output = [*map(ord, self.answer), 4]
         self.held[name] = ids + array("q", output)
-        ext = (
-            {"sglext": {"output_ids": [output]}} if body.get("return_output_ids_in_sglext") else {}
-        )
+        told = {"input_ids": ids.tolist(), "output_ids": [output]}
+        told = {k: v for k, v in told.items() if body.get(f"return_{k}_in_sglext")}
+        ext = {"sglext": told} if told else {}
         usage = {"prompt_tokens": len(ids), "prompt_tokens_details": {"cached_tokens": 5}}
         if not body.get("stream"):
             message = {"role": "assistant", "content": self.answer}

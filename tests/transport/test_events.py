@@ -22,7 +22,8 @@ USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7}}
 
 def watch(wants_ids: bool = False) -> Watch:
     lowering = Lowering()
-    call = Call(dict(CALL), Mode.AMORTIZE, None, wants_ids, time.perf_counter())
+    body = {**CALL, "return_output_ids_in_sglext": wants_ids}
+    call = Call(body, Mode.AMORTIZE, None, time.perf_counter(), links=(b"hi",))
     lowering.lower(call, [5, 6, 7], 0.0)
     return Watch(lowering, call)
 
@@ -37,7 +38,7 @@ def test_all_cuts_give_the_same_stream(cuts: list[int], end: bytes) -> None:
         got += stream.feed(sent[at : at + cut])
         at += cut
     assert got + stream.finish() == wanted
-    assert stream.output == [1, 2, 3]
+    assert stream.call.output == [1, 2, 3]
     assert stream.call.cached == 7
     [entry] = stream.lowering.planner.ledger.candidates(stream.call.namespace, None)
     assert (entry.completion, entry.ids.tolist()) == ("c1", [5, 6, 7, 1, 2, 3])
@@ -53,14 +54,16 @@ def test_ids_that_the_caller_wants_are_passed_on() -> None:
     sent = b"".join(events("c1", "x", USAGE, EXT))
     stream = watch(wants_ids=True)
     assert stream.feed(sent) + stream.finish() == sent
-    assert stream.output == [1, 2, 3]
+    assert stream.call.output == [1, 2, 3]
 
 
 def test_other_extensions_beside_the_ids_are_passed_on() -> None:
     sent = b"".join(events("c1", "x", USAGE, {"sglext": {**EXT["sglext"], "routed_experts": "e"}}))
     stream = watch()
-    assert b"routed_experts" in stream.feed(sent)
-    assert stream.output == [1, 2, 3]
+    passed = stream.feed(sent)
+    assert b'{"routed_experts": "e"}' in passed
+    assert b"output_ids" not in passed
+    assert stream.call.output == [1, 2, 3]
 
 
 def test_the_answer_is_entered_at_done_and_once() -> None:
@@ -87,6 +90,8 @@ def test_a_stream_that_breaks_off_leaves_no_entry() -> None:
         {"sglext": 7},
         {"sglext": {"output_ids": "x"}},
         {"sglext": {"output_ids": [[1], [2]]}},
+        {"sglext": {"output_ids": [["a"]], "input_ids": [None]}},
+        {"sglext": {"input_ids": [-1, 1 << 70]}},
         {"usage": [1]},
         {"usage": {"prompt_tokens_details": 3}},
         {"id": None, "choices": None},

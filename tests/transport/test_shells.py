@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any
 
+import fake_sglang
 import pytest
 from fake_sglang import CALL, render
 
@@ -23,6 +25,7 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
+KEY = (json.dumps(["http://server:1", "m", None, None, None]), None)
 FIRST = [user("task"), said("look"), user(LONG)]
 SECOND = [user("task"), said("look"), user(CUT), said("fine"), user("and now?")]
 
@@ -33,7 +36,10 @@ def test_an_edit_becomes_a_plan(wired: Any, stream: bool) -> None:
         answer = wired.post({**CALL, "messages": messages, "stream": stream, "user": "me"})
         assert answer.status_code == 200
     first, second = wired.server.chats
-    assert first["input_ids"] == render(FIRST)
+    assert "input_ids" not in first
+    assert [entry.ids for entry in wired.lowering.planner.ledger.candidates(*KEY)][-1] == array(
+        "q", [*render(FIRST), *map(ord, "fine"), 4]
+    )
     assert second["input_ids"] == render(SECOND)
     assert second["messages"] == SECOND
     assert second["user"] == "me"
@@ -42,7 +48,7 @@ def test_an_edit_becomes_a_plan(wired: Any, stream: bool) -> None:
     [directive] = plan.directives
     assert directive.mode is Mode.AMORTIZE
     assert directive.end - directive.start == len(LONG) - 120
-    assert wired.lowering.counts == {"plain": 1, "planned": 1}
+    assert wired.lowering.counts == {"appended": 1, "planned": 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -78,6 +84,65 @@ def test_the_hook_is_told_everything(wired: Any) -> None:
     assert total == second.prompt_tokens
     assert second.cached_tokens == 5
     assert min(second.ttft_ms, second.plan_ms, second.tokenize_ms) > 0
+    assert first.prompt_tokens == first.new_tokens == len(render(FIRST))
+    assert first.tokenize_ms == 0 < first.ttft_ms
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("headers", [None, {CONVERSATION: "a"}])
+def test_appending_asks_for_no_tokens(wired: Any, stream: bool, headers: Any) -> None:
+    """... until something was edited: then every turn carries a plan."""
+    seen: list[TurnRecord] = []
+    wired.lowering.on_turn = seen.append
+    messages = [user("a task of many letters")]
+    for turn in range(4):
+        body = {**CALL, "messages": messages, "stream": stream, "max_tokens": 9 + turn}
+        assert "sglext" not in wired.post(body, headers=headers).text
+        messages = [*messages, said("fine"), user(LONG.replace("many", f"{turn}"))]
+    assert [path for path, _, _ in wired.server.asked if path.endswith("/tokenize")] == []
+    assert [r.prompt_tokens for r in seen] == [
+        len(render(c["messages"])) for c in wired.server.chats
+    ]
+    assert [r.reusable_tokens > 0 for r in seen] == [False, True, True, True]
+    assert all(r.reusable_tokens + r.new_tokens == r.prompt_tokens for r in seen)
+    assert {r.edits for r in seen} == {0}
+    messages[2] = user(CUT)
+    for turn in range(4, 6):
+        wired.post({**CALL, "messages": messages}, headers=headers)
+        messages = [*messages, said("fine"), user(LONG.replace("many", f"{turn}"))]
+    assert [plan is not None for plan in wired.server.plans] == [False] * 4 + [True] * 2
+    assert wired.lowering.counts == {"appended": 4, "planned": 2}
+
+
+def test_going_back_is_looked_at(wired: Any) -> None:
+    """A branch, other tools: what was appended to before may be an edit now."""
+    grown = [*FIRST, said("fine"), user("and now?")]
+    for messages in (FIRST, grown):
+        wired.post({**CALL, "messages": messages})
+    wired.post({**CALL, "messages": [*FIRST, said("other"), user("way")]})
+    assert "input_ids" in wired.server.chats[-1]
+    wired.post({**CALL, "messages": [*grown, said("fine"), user("x")], "tools": [{"x": 1}]})
+    assert "input_ids" in wired.server.chats[-1]
+    wired.post({**CALL, "messages": [*grown, said("fine"), user("x")], "temperature": 1})
+    assert "input_ids" not in wired.server.chats[-1]
+
+
+def test_a_template_that_rewrites_is_noticed_once(wired: Any) -> None:
+    """Such as one that strips the reasoning of earlier turns."""
+    thought = {"role": "assistant", "content": LONG}
+    first = [user("a task of many letters"), thought, user(LONG)]
+    render_all = fake_sglang.render
+    stripped = lambda ms: render_all(  # noqa: E731
+        [{**m, "content": "-"} if m == thought and len(ms) > 3 else m for m in ms]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake_sglang, "render", stripped)
+        messages = first
+        for _ in range(3):
+            wired.post({**CALL, "messages": messages})
+            messages = [*messages, said("fine"), user("more, " * 20)]
+    assert ["input_ids" in body for body in wired.server.chats] == [False, False, True]
+    assert wired.server.plans[1] is None
 
 
 def test_a_hook_that_raises_harms_nobody(wired: Any) -> None:
@@ -140,6 +205,7 @@ def test_other_paths_and_methods_are_none_of_ours(wired: Any) -> None:
 
 @pytest.mark.parametrize("status", [404, 400, 500, 503])
 def test_without_tokens_the_request_is_plain(wired: Any, status: int) -> None:
+    wired.meet_another()
     wired.server.status = {"/tokenize": status}
     for _ in range(2):
         assert wired.post(CALL).status_code == 200
@@ -151,6 +217,7 @@ def test_without_tokens_the_request_is_plain(wired: Any, status: int) -> None:
 
 @pytest.mark.parametrize("tokens", [None, [], "x", [[1, 2]], ["a"], {"a": 1}])
 def test_odd_tokens_are_no_tokens(wired: Any, tokens: Any) -> None:
+    wired.meet_another()
     inner = wired.server.__call__
 
     class Odd:
@@ -168,6 +235,7 @@ def test_odd_tokens_are_no_tokens(wired: Any, tokens: Any) -> None:
 
 
 def test_a_refused_plan_is_sent_again_plainly(wired: Any) -> None:
+    wired.meet_another()
     wired.server.status, wired.server.only_lowered = {"/chat/completions": 400}, True
     assert wired.post(CALL).status_code == 200
     assert ["input_ids" in body for body in wired.server.chats] == [True, False]
@@ -182,6 +250,7 @@ def test_other_failures_are_the_callers_and_nothing_is_sent_twice(wired: Any, st
 
 
 def test_after_a_failure_of_the_server_a_retry_is_plain(wired: Any) -> None:
+    wired.meet_another()
     wired.server.status, wired.server.only_lowered = {"/chat/completions": 500}, True
     assert wired.post(CALL).status_code == 500
     assert wired.post(CALL).status_code == 200
