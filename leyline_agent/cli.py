@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import signal
-import sys
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from leyline_agent import __version__
 from leyline_agent.core import LeylineError
 
+_LATER = {"replay": "replay.command", "demo": "demo.command", "doctor": "doctor"}
+
+
+class _Commands(TyperGroup):
+    """Those of `_LATER` are imported when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_LATER]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _LATER:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"leyline_agent.{_LATER[cmd_name]}")
+        alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        alone.command(cmd_name)(getattr(module, cmd_name))
+        return get_command(alone)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Edit an agent's conversation and keep its KV cache. Start with [bold]leyline demo[/].",
@@ -92,20 +112,6 @@ def serve(
         console.print("stopping")
     finally:
         server.stop()
-
-
-def _lazily(name: str, module: str) -> None:
-    """Register a command whose module is imported only when the command line asks for it."""
-    if set(sys.argv[1:]) & {name, "--help"} or len(sys.argv) < 2:
-        app.command(name)(getattr(import_module(f"leyline_agent.{module}"), name))
-
-
-for _name, _module in (
-    ("replay", "replay.command"),
-    ("demo", "demo.command"),
-    ("doctor", "doctor"),
-):
-    _lazily(_name, _module)
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from leyline_agent import __version__, doctor
+from leyline_agent.cli import app
 from leyline_agent.core import VERSION, SetupError
 from leyline_agent.launch import ServerProcess, free_port
 
 RUN = CliRunner()
-APP = typer.Typer()
-APP.command()(doctor.doctor)
 INFO: dict[str, Any] = {
     "leyline": __version__,
     "wire": VERSION,
@@ -162,19 +160,24 @@ def test_doctor_on_a_client_machine(answering: str, monkeypatch: pytest.MonkeyPa
         raise SetupError("run `make setup`")
 
     monkeypatch.setattr(doctor, "find_server_python", nowhere)
-    remote = RUN.invoke(APP, ["--base-url", f"{answering}/v1/", "--json"])
+    remote = RUN.invoke(app, ["doctor", "--base-url", f"{answering}/v1/", "--json"])
     assert remote.exit_code == 0, remote.output
-    alone = RUN.invoke(APP, ["--json"])
+    alone = RUN.invoke(app, ["doctor", "--json"])
     assert alone.exit_code == 1
     assert "make setup" in alone.output
-    table = RUN.invoke(APP, [])
+    table = RUN.invoke(
+        app,
+        [
+            "doctor",
+        ],
+    )
     assert table.exit_code == 1
     assert "FAULT" in table.output
 
 
 @pytest.mark.server
 def test_doctor_on_a_whole_machine(server: ServerProcess, stock_server: ServerProcess) -> None:
-    good = RUN.invoke(APP, ["--json", "--base-url", server.base_url])
+    good = RUN.invoke(app, ["doctor", "--json", "--base-url", server.base_url])
     assert good.exit_code == 0, good.output
     checks = json.loads(good.stdout)["checks"]
     found = {(c["area"], c["name"]): c["value"] for c in checks}

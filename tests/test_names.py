@@ -7,7 +7,7 @@ import pytest
 NAMES = {
     "leyline_agent.core": "PARAM VERSION Cost Directive EditPlan Fallback Kept LeylineError Mode "
     "PlanError PolicyError Receipt ServerError SetupError Span WireError WirePlan digest loads",
-    "leyline_agent.policies": "Message Policy TruncateOlderThan load names",
+    "leyline_agent.policies": "Message Policy TruncateOlderThan apply load names",
     "leyline_agent.langchain": "LeylineMiddleware chat_model",
     "leyline_agent.planner": "Block Difference Entry Ledger Planned Planner align difference",
     "leyline_agent.transport": "CONVERSATION MODE Lowering TurnRecord async_client "

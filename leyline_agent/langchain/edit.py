@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from langchain_core.messages.utils import convert_to_openai_messages
 
 from leyline_agent.core import PolicyError
-from leyline_agent.policies import Message, Policy
+from leyline_agent.policies import Message, Policy, apply
 
 _ID = "id"
 _ROLES = {"human": "user", "ai": "assistant"}
@@ -53,7 +53,8 @@ def edited(messages: Sequence[AnyMessage], policy: Policy, known: Known) -> list
     one that others have edited since, or that has no id, starts anew.
 
     Raises:
-        PolicyError: the policy returned something other than messages.
+        PolicyError: the policy raised, or returned something other than messages; nothing
+            was noted.
     """
     originals = _named(messages)
     came = {name: _as_dict(name, message) for name, message in originals.items()}
@@ -64,12 +65,22 @@ def edited(messages: Sequence[AnyMessage], policy: Policy, known: Known) -> list
             sent = message
         if sent is not None:
             before.append(dict(sent))
-    after = policy.transform(before, sum(isinstance(m, AIMessage) for m in messages))
-    if not isinstance(after, list) or not all(isinstance(m, dict) and "role" in m for m in after):
-        raise PolicyError(f"{type(policy).__name__}.transform must return a list of messages")
+    after = apply(policy, before, sum(isinstance(m, AIMessage) for m in messages))
     after = _with_ids(after, list(came.values()), before)
+    try:
+        sent = [_as_message(m, originals, came) for m in after]
+    except Exception as error:
+        raise PolicyError(f"{type(policy).__name__} made no chat message: {error}") from error
     _remember(known, {m.id for m in messages if m.id}, came, before, after)
-    return [_as_message(m, originals, came) for m in after]
+    return sent
+
+
+class AsItStands:
+    """The policy that changes nothing: what was edited before stays edited."""
+
+    def transform(self, messages: Sequence[Message], turn: int) -> list[Message]:
+        """The same messages."""
+        return list(messages)
 
 
 def _named(messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:

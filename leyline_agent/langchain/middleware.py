@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
@@ -11,10 +12,12 @@ from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResp
 from langchain_core.messages import AIMessage
 from langgraph.config import get_config
 
-from leyline_agent.core import Mode
-from leyline_agent.langchain.edit import Memory, edited
+from leyline_agent.core import Mode, PolicyError
+from leyline_agent.langchain.edit import AsItStands, Memory, edited
 from leyline_agent.policies import Policy, load
 from leyline_agent.transport import CONVERSATION, MODE, TurnRecord, collect
+
+logger = logging.getLogger("leyline_agent")
 
 
 class LeylineMiddleware(AgentMiddleware):
@@ -29,7 +32,9 @@ class LeylineMiddleware(AgentMiddleware):
             `leyline_agent.policies.load` takes it. mode: how its edits reach the cache;
             None takes the policy's own `mode`, or amortize.
 
-    An answer's `response_metadata["leyline"]` is its TurnRecord as a dict.
+    An answer's `response_metadata["leyline"]` is its TurnRecord as a dict. A policy that
+    fails costs no request: the messages go as they stood, the failure is logged and counted
+    in `policy_failures`.
 
     Raises:
         ValueError: mode is neither "amortize" nor "forget". PolicyError: no such policy.
@@ -39,6 +44,7 @@ class LeylineMiddleware(AgentMiddleware):
         super().__init__()
         self.policy: Policy | None = load(policy) if isinstance(policy, str) else policy
         self.mode = Mode(str(mode or getattr(self.policy, "mode", Mode.AMORTIZE)))
+        self.policy_failures = 0
         self._memory = Memory()
 
     def wrap_model_call(
@@ -68,12 +74,21 @@ class LeylineMiddleware(AgentMiddleware):
         messages = request.messages
         if self.policy is not None:
             # Without a thread nothing ties two calls together: ids alone decide.
-            messages = edited(messages, self.policy, self._memory.of(thread or ""))
+            messages = self._edited(messages, self.policy, thread or "")
         settings = request.model_settings or {}
         headers = _headers(request, self.mode, thread)
         return request.override(
             messages=messages, model_settings={**settings, "extra_headers": headers}
         )
+
+    def _edited(self, messages: list[Any], policy: Policy, thread: str) -> list[Any]:
+        known = self._memory.of(thread)
+        try:
+            return edited(messages, policy, known)
+        except PolicyError as error:
+            self.policy_failures += 1
+            logger.warning("leyline: the history goes unedited: %s", error)
+            return edited(messages, AsItStands(), known)
 
 
 def _noted(response: ModelResponse[Any], records: list[TurnRecord]) -> ModelResponse[Any]:

@@ -13,7 +13,7 @@ import httpx
 
 from leyline_agent.core import EditPlan, Fallback, Mode, Receipt, ServerError
 from leyline_agent.planner import difference
-from leyline_agent.policies import Policy
+from leyline_agent.policies import Policy, apply
 from leyline_agent.replay.report import Arm, Turn
 from leyline_agent.replay.trace import Trace
 from leyline_agent.replay.wire import Reply, chat, tokenize
@@ -49,6 +49,9 @@ def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
     """The messages of every turn. Edits are sticky: what was cut once stays cut.
 
     The policy sees what it left last time, followed by what has come since.
+
+    Raises:
+        PolicyError: the policy failed; says on which turn.
     """
     turns: list[list[dict[str, Any]]] = []
     history: list[dict[str, Any]] = []
@@ -57,7 +60,7 @@ def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
         history = history + [copy.deepcopy(m) for m in trace.messages[seen:end]]
         seen = end
         if policy is not None:
-            history = list(policy.transform(history, number))
+            history = apply(policy, history, number)
         turns.append(list(history))
     return turns
 

@@ -170,6 +170,22 @@ def test_no_conversation(wrong: Any) -> None:
         edited(conversation(1), Rule(lambda _: wrong), {})
 
 
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (lambda ms: ms[99], r"Rule failed on turn 1: IndexError"),
+        (lambda _: [{"role": "nobody", "content": "x"}], "made no chat message"),
+    ],
+)
+def test_a_failing_policy_leaves_what_was_noted(rule: Any, told: str) -> None:
+    known: Any = {}
+    edited(conversation(3), TruncateOlderThan(), known)
+    noted = dict(known)
+    with pytest.raises(PolicyError, match=told):
+        edited(conversation(1), Rule(rule), known)
+    assert known == noted != {}
+
+
 def test_other_kinds_of_messages_pass() -> None:
     assert edited([RemoveMessage(id="x")], Rule(list), {}) == [RemoveMessage(id="x")]
 

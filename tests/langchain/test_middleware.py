@@ -145,6 +145,28 @@ def test_the_model_is_given_stubs_and_the_state_keeps_all(model: Noting, way: Wa
     assert model.seen[4][2] == model.seen[3][2]
 
 
+class FailsLate(TruncateOlderThan):
+    """From the fifth call on it raises."""
+
+    def transform(self, messages: Any, turn: int) -> Any:
+        if turn == 4:
+            raise ValueError("mine")
+        return super().transform(messages, turn)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_policy_that_fails_costs_no_request(model: Noting, way: Way, caplog: Any) -> None:
+    """What it cut before stays cut; the agent goes on to its end."""
+    middleware = LeylineMiddleware(FailsLate())
+    state = way(create_agent(model, [read], middleware=[middleware]))
+    assert state[-1].content == "done"
+    whole = len(LONG)
+    assert sizes(model.seen[3]) == [200, whole, whole]
+    assert sizes(model.seen[4]) == [200, whole, whole, whole]
+    assert middleware.policy_failures == 1
+    assert "FailsLate failed on turn 4: ValueError: mine" in caplog.text
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_key_and_mode_reach_every_call(model: Noting, way: Way) -> None:
     way(create_agent(model, [read], middleware=[LeylineMiddleware(mode="forget")]))
