@@ -158,9 +158,11 @@ async def _run_stages(
         raise Refused(Fallback.NOT_WORTH_IT, f"{len(stages)} stages, at most {MAX_STAGES} are run")
     for length in stages:
         report = await _run_stage(original, manager, _stage(obj, wire, ids, length))
-        if report is None or report["fallback"] is not None:
+        if report is None:
             return
         work.add(report)
+        if report["fallback"] is not None:
+            return
 
 
 async def _run_stage(original: Any, manager: Any, stage: Any) -> dict[str, Any] | None:

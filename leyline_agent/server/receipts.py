@@ -11,16 +11,22 @@ from leyline_agent.core import Fallback, Receipt
 
 @dataclass(slots=True)
 class Work:
-    """What the prefill-only stages ahead of one request did, in tokens and milliseconds."""
+    """What the prefill-only stages ahead of one request did, in tokens and milliseconds.
+
+    honest: prefilled tokens on an unmarked path, where the request finds them after a fallback.
+    """
 
     spliced: int = 0
     prefilled: int = 0
+    honest: int = 0
     ms: float = 0.0
 
     def add(self, report: dict[str, Any]) -> None:
         """Add one stage's report."""
+        computed = report["prompt"] - report["cached"]
         self.spliced += report["spliced"]
-        self.prefilled += report["prompt"] - report["cached"]
+        self.prefilled += computed
+        self.honest += computed if report["honest"] else 0
         self.ms += report["ms"]
 
 
@@ -29,7 +35,7 @@ def receipt_of(completion: str, report: dict[str, Any], work: Work, directives: 
     fallback = None if report["fallback"] is None else Fallback(report["fallback"])
     cached = report["cached"]
     spliced = 0 if fallback else min(cached, work.spliced + report["spliced"])
-    replaced = min(cached - spliced, work.prefilled)
+    replaced = min(cached - spliced, work.honest if fallback else work.prefilled)
     return Receipt(
         id=completion,
         applied=fallback is None,

@@ -69,7 +69,15 @@ class Splicer:
                     f"the segment starts at {move.start - move.shift}",
                 )
             return 0
-        return self._copy(ticket, Move(held, end, move.shift), path, node, source_node)
+        moved = self._copy(ticket, Move(held, end, move.shift), path, node, source_node)
+        # A completion's last token was never computed: its KV cannot be missed.
+        whole = min(move.end - move.shift, len(donor) - 1) // page * page
+        if moved and alive < whole:
+            ticket.detail = (
+                f"the donor was cached up to token {alive}: {whole - alive} tokens of the "
+                f"segment at {move.start} are prefilled instead of moved"
+            )
+        return moved
 
     def _copy(self, ticket: Ticket, move: Move, path: RadixKey, node: int, source_node: int) -> int:
         """Move [start, end) of `path` from the donor's slots to fresh ones and insert it."""

@@ -70,7 +70,9 @@ class Ticket:
 
     def report(self, prompt_tokens: int, cached: int) -> dict[str, Any]:
         """Scheduler-side figures, plain values: the raw material of a receipt."""
+        reach = prompt_tokens if self.route is None else self.reach(self.route.edited)
         return {
+            "honest": all(position >= reach for position in self.marks),
             "fallback": None if self.fallback is None else self.fallback.value,
             "detail": self.detail,
             "prompt": prompt_tokens,

@@ -62,7 +62,9 @@ def test_a_base_of_another_namespace_is_unknown(client: Client, space: dict[str,
     assert mine.receipt.applied
     theirs = client.edit(base, EDITS, tokens(25, "new"), probs=True, **space)
     assert theirs.receipt.fallback is Fallback.UNKNOWN_BASE
-    assert theirs.cached <= 102, "what the stage before it computed, honestly, in its own space"
+    stage = 90 + len(EDITS[0].replacement)
+    assert (theirs.receipt.reused, theirs.receipt.replaced) == (0, stage), "by its own stage"
+    assert theirs.cached == stage
     honest = client.generate(theirs.prompt, probs=True)
     assert Gap.of(theirs, honest.logprobs).closed
     assert Gap.of(theirs, mine.logprobs).likely > 1e-2

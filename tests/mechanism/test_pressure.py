@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leyline_agent.core import Directive, Receipt
+from leyline_agent.core import Directive, Fallback, Receipt
 from leyline_agent.launch import ServerProcess
 from mechanism.client import Client, tokens
 
@@ -50,3 +50,30 @@ def test_every_edit_finds_room(
     print(f"{len(told)} edits, {reuse:.2%} of {bound} reusable tokens reused in a pool of {POOL}")
     assert reuse >= 0.99
     client.assert_nothing_leaked(pid)
+
+
+@pytest.mark.parametrize("touched", [300, 0])
+def test_a_donor_that_is_partly_gone_is_told(
+    serve: Callable[..., ServerProcess], connect: Callable[[ServerProcess], Client], touched: int
+) -> None:
+    """What lives is moved and the rest prefilled, with a word; nothing left is a fallback."""
+    client = connect(serve(extra_args=["--max-total-tokens", str(POOL)]))
+    base = client.generate(tokens(500, ("donor", touched)))
+    for number in range(2 * POOL // 1000):
+        if touched:
+            client.generate([*base.prompt[:touched], *tokens(20, ("branch", number))])
+        client.generate(tokens(1000, ("filler", touched, number)))
+    changes = [Directive(90, 150, tuple(tokens(12, "stub")))]
+    found = client.edit(base, changes, tokens(10, "new")).receipt
+    assert found is not None
+    assert found.reused + found.spliced + found.replaced + found.prefilled == found.prompt_tokens
+    if touched:
+        assert (found.applied, found.spliced) == (True, touched - 150)
+        assert found.detail == (
+            f"the donor was cached up to token {touched}: {503 - touched} tokens of the "
+            "segment at 102 are prefilled instead of moved"
+        )
+    else:
+        assert (found.applied, found.fallback) == (False, Fallback.DONOR_EVICTED)
+        assert (found.reused, found.replaced) == (0, 102), "by the stage ahead of it"
+    client.assert_nothing_leaked()
