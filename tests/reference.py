@@ -67,7 +67,7 @@ class Reference:
 
     def __init__(self, path: str) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+            path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
         ).eval()
         self.latent = self.model.config.model_type == "deepseek_v2"
         self.frequencies = inverse_frequencies(self.model.config)

@@ -43,12 +43,18 @@ class Refused(Exception):
 async def generate_request(
     original: Any, manager: Any, obj: Any, request: Any = None
 ) -> AsyncIterator[dict[str, Any]]:
-    """AROUND hook: as SGLang's, for a request with a plan with its stages before it."""
+    """AROUND hook: as SGLang's, for a request with a plan with its stages before it.
+
+    Raises:
+        ValueError: a request with a plan has tokens that the model does not know; SGLang
+            would run it, and the scheduler would die of it.
+    """
     found, text = _take(obj)
     if not found:
         async for out in original(manager, obj, request):
             yield out
         return
+    _refuse_unknown_tokens(manager, obj)
     work, wire, refused = Work(), None, None
     try:
         wire = _read(text)
@@ -86,6 +92,16 @@ def _take(obj: Any) -> tuple[bool, object]:
             if not custom:
                 entry["custom_params"] = None
     return found, text
+
+
+def _refuse_unknown_tokens(manager: Any, obj: Any) -> None:
+    """See generate_request."""
+    ids = obj.input_ids or ()
+    size = manager.model_config.vocab_size
+    for row in ids if ids and isinstance(ids[0], list) else [ids]:
+        wrong = next((i for i in row if not isinstance(i, int) or not 0 <= i < size), None)
+        if wrong is not None:
+            raise ValueError(f"input_ids has {wrong!r}; token ids are whole numbers below {size}")
 
 
 def _custom(obj: Any) -> dict[str, Any]:

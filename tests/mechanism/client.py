@@ -154,7 +154,7 @@ class Gap:
     all: float
 
     LIKELY: ClassVar[float] = 1e-4
-    ALL: ClassVar[float] = 3e-4
+    ALL: ClassVar[float] = 1.5e-4
 
     @classmethod
     def of(cls, answer: Answer, other: Sequence[float] | Mapping[int, float]) -> Gap:

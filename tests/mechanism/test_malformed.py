@@ -164,3 +164,15 @@ def test_a_bad_plan_on_a_stream(plain: Plain) -> None:
         receipt = plain.client.receipt(first["meta_info"]["id"] if "text" in first else first["id"])
         assert receipt is not None
         assert receipt.fallback is Fallback.INVALID_DIRECTIVE
+
+
+@pytest.mark.parametrize("wrong", [-1, 8192, 1 << 40])
+@pytest.mark.parametrize("path", PATHS)
+def test_unknown_tokens_with_a_plan_are_refused(plain: Plain, path: str, wrong: int) -> None:
+    """The scheduler would die of them."""
+    body = plain.body(path, {"leyline": plain.text})
+    field = "prompt" if path == "/v1/completions" else "input_ids"
+    body[field] = [*body[field][:-1], wrong]
+    done = plain.client.http.post(path, json=body)
+    assert done.status_code == 400, done.text[:300]
+    assert f"input_ids has {wrong}" in done.text
