@@ -68,6 +68,8 @@ def server_env(python: str, extra: Mapping[str, str], cpu: bool) -> dict[str, st
         env.setdefault("HF_HUB_OFFLINE", "1")
         # Compiling costs a C++ compiler, half a minute at the first request, and again mid-run.
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
+        # OpenMP's waiting threads spin by default: two servers on two cores then stop each other.
+        env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         root = PACKAGE / "server" / "cpu" / "standins"
         missing = [str(root / name) for name in STANDINS if not _loads(python, name)]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [*missing, env.get("PYTHONPATH", "")]))

@@ -88,7 +88,7 @@ def plot(rows: Sequence[Row], total: dict[str, Any], path: Path) -> None:
         axis.legend(frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
-        f"{total['model']} on SGLang {total['sglang']} (CPU): {total['reuse_of_bound']:.1%} of the "
+        f"{total['model']} on SGLang {total['sglang']}: {total['reuse_of_bound']:.1%} of the "
         f"reusable tokens reused, stock {total['radix_reuse']:.1%}",
         fontsize=11,
     )
