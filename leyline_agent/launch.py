@@ -20,7 +20,10 @@ from leyline_agent.core import ServerError, SetupError
 
 PACKAGE = Path(__file__).parent
 STANDINS = ("sgl_kernel", "torchvision")
-TINY = ("tiny", "tiny-qwen3", "tiny-llama")
+TINY = (
+    *("tiny", "tiny-moonlight", "tiny-joyai", "tiny-glm"),
+    *("tiny-qwen3", "tiny-llama"),
+)
 _NO_FAULT = ("freeze_gc", "server_args=")
 
 Progress = Callable[[str], None]

@@ -12,7 +12,7 @@ import torch
 from leyline_agent.server.models.shapes import weight_shapes
 
 SEED = 20250
-_GAIN = {"q_proj": 2.0, "o_proj": 2.0, "lm_head": 2.5, "gate": 2.0}
+_GAIN = {"q_proj": 2.0, "q_b_proj": 2.0, "o_proj": 2.0, "lm_head": 2.5, "gate": 2.0}
 
 
 def draw(config: dict[str, Any], seed: int = SEED) -> dict[str, torch.Tensor]:
@@ -23,6 +23,8 @@ def draw(config: dict[str, Any], seed: int = SEED) -> dict[str, torch.Tensor]:
 
 def _one(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(shape, generator=generator)
+    if name.endswith("e_score_correction_bias"):
+        return 0.1 * noise
     if len(shape) == 1:
         return 1.0 + 0.1 * noise
     module = name.split(".")[-2]
