@@ -16,7 +16,13 @@ from typer.main import get_command
 from leyline_agent import __version__
 from leyline_agent.core import LeylineError
 
-_LATER = {"replay": "replay.command", "demo": "demo.command", "doctor": "doctor"}
+_LATER = {
+    "replay": "replay.command",
+    "demo": "demo.command",
+    "doctor": "doctor",
+    "bench": "bench.command",
+    "verify": "verify.command",
+}
 
 
 class _Commands(TyperGroup):
@@ -29,8 +35,11 @@ class _Commands(TyperGroup):
         if cmd_name not in _LATER:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"leyline_agent.{_LATER[cmd_name]}")
+        found = getattr(module, cmd_name)
+        if isinstance(found, typer.Typer):
+            return get_command(found)
         alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-        alone.command(cmd_name)(getattr(module, cmd_name))
+        alone.command(cmd_name)(found)
         return get_command(alone)
 
 

@@ -1,5 +1,6 @@
-"""Rotate-and-copy of cached keys and values: the arithmetic of a splice."""
+"""Moving cached keys and values to other slots and positions: the arithmetic of a splice."""
 
-from leyline_agent.kernels.rotate import copy_rows, rotate_copy_rows, rotation
+from leyline_agent.kernels.rotate import arithmetic, rotation
+from leyline_agent.kernels.rows import Rows
 
-__all__ = ["copy_rows", "rotate_copy_rows", "rotation"]
+__all__ = ["Rows", "arithmetic", "rotation"]

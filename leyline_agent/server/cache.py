@@ -40,6 +40,7 @@ class LeylineRadixCache(UnifiedRadixCache):
 
     layout: KVLayout | None = None
     unsupported: Unsupported | None = None
+    kv_error: float | None = None
     boundary: int = 0
 
     def __init__(self, params: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from leyline_agent.core import Fallback
-from leyline_agent.kernels import copy_rows, rotate_copy_rows, rotation
+from leyline_agent.kernels import Rows, rotation
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MLA_POOLS = ("MLATokenToKVPool",)
@@ -26,45 +26,44 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """Key buffers with their rotary columns, value buffers, and the rotary table.
+    """A pool's rows and the rotary table of the model that wrote them.
 
-    keys: per layer [slots, heads, dim]; columns [span) of every head carry position.
-    values: per layer [slots, ...], position-free (none for MLA, whose rows are
-    [c_KV | K_pe]). table: [positions, rotary_dim] cosines then sines, the model's own.
-    neox: half-split pairing; otherwise neighbours are paired.
+    kind: "mla" or "mha". table: [positions, rotary_dim], cosines then sines. stream: on which
+    rows may be written; None on a CPU.
     """
 
     kind: str
-    keys: tuple[torch.Tensor, ...]
-    values: tuple[torch.Tensor, ...]
-    span: tuple[int, int]
+    rows: Rows
     table: torch.Tensor
-    neox: bool
     stream: Any = None
 
     def move(self, source: torch.Tensor, target: torch.Tensor, start: int, shift: int) -> None:
         """Copy the KV of consecutive tokens to other slots and other positions.
 
         Args:
-            source, target: [n] slot ids. start: position of the first token where it was
-                cached. shift: how many positions it moves.
+            source, target: [n] slot ids, disjoint. start: position of the first token where it
+                was cached. shift: how many positions it moves.
         Mutates the pool's rows `target`.
         """
-        positions = torch.arange(start, start + len(source), device=self.table.device)
-        cos, sin = rotation(self.table, positions, positions + shift)
-        for buffer in self.keys:
-            rotate_copy_rows(buffer, source, target, cos, sin, self.span, self.neox)
-        for buffer in self.values:
-            copy_rows(buffer, source, target)
+        self.rows.move(source, target, *self._phase(len(source), start, shift))
+
+    def turn(self, slots: torch.Tensor, start: int, shift: int) -> None:
+        """Give consecutive tokens other positions where they lie. Mutates the rows `slots`."""
+        self.rows.turn(slots, *self._phase(len(slots), start, shift))
+
+    def _phase(self, count: int, start: int, shift: int) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(start, start + count, device=self.table.device)
+        return rotation(self.table, positions, positions + shift)
 
     def describe(self) -> dict[str, Any]:
         """Plain values for the handshake."""
+        begin, end = self.rows.span
         return {
             "kind": self.kind,
-            "layers": len(self.keys),
-            "dtype": str(self.keys[0].dtype).removeprefix("torch."),
-            "rotary_dim": self.span[1] - self.span[0],
-            "pairing": "half-split" if self.neox else "interleaved",
+            "layers": len(self.rows.keys),
+            "dtype": str(self.rows.keys[0].dtype).removeprefix("torch."),
+            "rotary_dim": end - begin,
+            "pairing": "half-split" if self.rows.neox else "interleaved",
             "positions": self.table.shape[0],
         }
 
@@ -98,7 +97,7 @@ def layout_of(pool: Any, model: torch.nn.Module, config: Any, stream: Any = None
             f"rotary columns {span} and table width {table.shape[1]} do not fit rows of shape "
             f"{tuple(keys[0].shape[1:])}",
         )
-    return KVLayout(kind, keys, values, span, table, neox, stream)
+    return KVLayout(kind, Rows(keys, values, span, neox), table, stream)
 
 
 def _rope(model: torch.nn.Module, config: Any) -> tuple[torch.Tensor, bool]:

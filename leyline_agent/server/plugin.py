@@ -67,11 +67,13 @@ def build(ctx: Any) -> Any:
     Raises:
         RuntimeError: SGLang builds a cache of another kind for this configuration.
     """
+    import torch
     from sglang.srt.mem_cache.registry import create_unified_radix_cache
 
     from leyline_agent.core import Fallback
     from leyline_agent.server.cache import LeylineRadixCache
     from leyline_agent.server.layout import Unsupported, layout_of
+    from leyline_agent.server.selfcheck import TOKENS, check
 
     cache = create_unified_radix_cache(ctx, cache_class=LeylineRadixCache)
     if not isinstance(cache, LeylineRadixCache):
@@ -83,9 +85,14 @@ def build(ctx: Any) -> Any:
                 "sliding-window, Mamba, DSA and draft-model caches are not built yet",
             )
         runner = ctx.tp_worker.model_runner
-        pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
+        allocator = ctx.params.token_to_kv_pool_allocator
+        pool = allocator.get_kvcache()
         stream = runner.forward_stream if str(pool.device).startswith("cuda") else None
-        cache.layout = layout_of(pool, runner.model, ctx.model_config.hf_text_config, stream)
+        layout = layout_of(pool, runner.model, ctx.model_config.hf_text_config, stream)
+        # Slot 0 is SGLang's padding; the others are free: no request has come yet.
+        slots = torch.arange(1, 1 + 2 * TOKENS, device=pool.device)
+        cache.kv_error = check(layout, slots)
+        cache.layout = layout
     except Unsupported as error:
         logger.warning("leyline: plans will be answered plainly: %s", error.detail)
         cache.unsupported = error

@@ -26,6 +26,7 @@ def scheduler_state(scheduler: Any) -> dict[str, Any]:
         "tree_core": type(cache.tree_core).__name__,
         "page_size": cache.page_size,
         "layout": cache.layout.describe() if cache.layout else None,
+        "kv_error": None if cache.kv_error is None else round(cache.kv_error, 4),
         "reason": f"{unsupported.reason.value}: {unsupported.detail}" if unsupported else None,
         "completions": len(cache.ledger),
         "pool_tokens": scheduler.max_total_num_tokens,

@@ -1,0 +1,1 @@
+"""Measurements of speed: each compares two things in one run and tells the ratio."""
