@@ -17,6 +17,8 @@ ROOMS = {
     "langchain": {"core", "policies", "planner", "transport", "langchain"},
     "kernels": {"kernels"},
     "server": {"core", "kernels", "server"},
+    "verify": {"core", "launch", "verify"},
+    "bench": {"core", "launch", "bench"},
 }
 SERVER_SIDE = {"server", "kernels"}
 HEAVY = {"torch", "sglang", "transformers", "langchain", "langgraph", "openai"}

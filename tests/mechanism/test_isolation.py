@@ -12,7 +12,8 @@ import pytest
 
 from leyline_agent.core import EditPlan, Fallback
 from leyline_agent.launch import ServerProcess
-from mechanism.client import Client, Gap, directives, tokens
+from leyline_agent.verify.client import Client, Gap, directives, tokens
+from leyline_agent.verify.command import ALL
 
 pytestmark = pytest.mark.server
 
@@ -33,11 +34,11 @@ def test_an_honest_request_is_served_honestly(client: Client, honest_first: bool
     base = client.generate(tokens(300, f"isolation {honest_first}"))
     new = tokens(25, "new")
     edited_ids = [*base.ids[:90], *EDITS[0].replacement, *base.ids[150:], *new]
-    before = client.generate(edited_ids, probs=True) if honest_first else None
-    edited = client.edit(base, EDITS, new, probs=True)
+    before = client.generate(edited_ids, probs=ALL) if honest_first else None
+    edited = client.edit(base, EDITS, new, probs=ALL)
     assert edited.receipt.applied
-    after = client.generate(edited_ids, probs=True)
-    fresh = client.generate(edited_ids, probs=True, extra_key=f"fresh {honest_first}")
+    after = client.generate(edited_ids, probs=ALL)
+    fresh = client.generate(edited_ids, probs=ALL, extra_key=f"fresh {honest_first}")
     assert fresh.cached == 0
     for honest in filter(None, (before, after)):
         assert honest.receipt is None
@@ -49,7 +50,7 @@ def test_an_honest_request_is_served_honestly(client: Client, honest_first: bool
         assert after.cached == len(edited_ids) - 1, "its own entry, from before"
     else:
         assert after.cached == 90 + len(EDITS[0].replacement), "the honest prefix and no more"
-    again = client.edit(base, EDITS, new, probs=True)
+    again = client.edit(base, EDITS, new, probs=ALL)
     assert again.output == edited.output
     assert Gap.of(again, edited.logprobs).closed
     assert again.receipt.spliced == 0, "it was still in place"
@@ -58,14 +59,14 @@ def test_an_honest_request_is_served_honestly(client: Client, honest_first: bool
 @pytest.mark.parametrize("space", [{"extra_key": "tenant"}, {"cache_salt": "pepper"}])
 def test_a_base_of_another_namespace_is_unknown(client: Client, space: dict[str, str]) -> None:
     base = client.generate(tokens(300, f"namespace {space}"))
-    mine = client.edit(base, EDITS, tokens(25, "new"), probs=True)
+    mine = client.edit(base, EDITS, tokens(25, "new"), probs=ALL)
     assert mine.receipt.applied
-    theirs = client.edit(base, EDITS, tokens(25, "new"), probs=True, **space)
+    theirs = client.edit(base, EDITS, tokens(25, "new"), probs=ALL, **space)
     assert theirs.receipt.fallback is Fallback.UNKNOWN_BASE
     stage = 90 + len(EDITS[0].replacement)
     assert (theirs.receipt.reused, theirs.receipt.replaced) == (0, stage), "by its own stage"
     assert theirs.cached == stage
-    honest = client.generate(theirs.prompt, probs=True)
+    honest = client.generate(theirs.prompt, probs=ALL)
     assert Gap.of(theirs, honest.logprobs).closed
     assert Gap.of(theirs, mine.logprobs).likely > 1e-2
 

@@ -13,7 +13,7 @@ import pytest
 
 from leyline_agent.core import Fallback, Receipt
 from leyline_agent.launch import ServerProcess
-from mechanism.client import Client, directives, plan_text, tokens
+from leyline_agent.verify.client import Client, directives, plan_text, tokens
 from mechanism.malformed import Bad, malformed
 
 pytestmark = pytest.mark.server
@@ -78,12 +78,14 @@ def plain(
         plain.answers[path], receipt = plain.ask(path, None)
         assert receipt is None
     yield plain
-    client.assert_nothing_leaked(pid)
+    assert client.leaked_slots() == 0
+    assert client.rank()["pid"] == pid, "the scheduler was restarted"
     for path in PATHS:
         _, receipt = plain.ask(path, {"leyline": plain.text})
         assert receipt is not None
         assert receipt.applied, receipt
-    client.assert_nothing_leaked(pid)
+    assert client.leaked_slots() == 0
+    assert client.rank()["pid"] == pid, "the scheduler was restarted"
 
 
 _FRESH = count()

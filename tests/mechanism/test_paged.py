@@ -10,7 +10,8 @@ import pytest
 
 from leyline_agent.core import Directive, EditPlan, Receipt
 from leyline_agent.launch import ServerProcess
-from mechanism.client import Answer, Client, Gap, as_wire, directives, plan_text, tokens
+from leyline_agent.verify.client import Answer, Client, Gap, as_wire, directives, plan_text, tokens
+from leyline_agent.verify.command import ALL
 
 pytestmark = pytest.mark.server
 
@@ -51,18 +52,18 @@ def rests(base: int, changes: list[Directive]) -> int:
 def worst(answers: list[Answer], rows: list[list[float]]) -> Gap:
     """The largest gaps of several answers."""
     gaps = [Gap.of(answer, row) for answer, row in zip(answers, rows, strict=True)]
-    return Gap(max(gap.likely for gap in gaps), max(gap.all for gap in gaps))
+    return Gap(*(max(getattr(gap, part) for gap in gaps) for part in ("likely", "all", "lead")))
 
 
 def twice(client: Client, name: str, seed: str = "") -> tuple[list[Answer], list[dict[str, Any]]]:
     """A base, the named plan, and one more edit behind it; with the reference's steps."""
     prompt = tokens(317, name + seed)
-    answers = [client.generate(prompt, probs=True)]
+    answers = [client.generate(prompt, probs=ALL)]
     steps: list[dict[str, Any]] = [{"new": prompt, "outputs": list(answers[0].output)}]
     for edits, new in ((PLANS[name], tokens(50, "new")), ([(230, 260, 7)], tokens(21, "more"))):
         changes = directives(edits)
         base = answers[-1]
-        answer = client.edit(base, changes, new, probs=True)
+        answer = client.edit(base, changes, new, probs=ALL)
         receipt = answer.receipt
         assert receipt is not None
         assert receipt.applied, receipt
@@ -80,7 +81,7 @@ def test_pages_and_chunks(client: Client, reference: Callable[[str], Any], name:
     found = worst(answers, reference("tiny")(steps, page=PAGE))
     print(f"page {PAGE}, {name}: {found}")
     assert found.closed
-    client.assert_nothing_leaked()
+    assert client.leaked_slots() == 0
 
 
 def test_whole_pages_are_what_page_size_1_gives(

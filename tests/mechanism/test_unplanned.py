@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from leyline_agent.launch import ServerProcess
-from mechanism.client import Client, tokens
+from leyline_agent.verify.client import Client, tokens
 
 pytestmark = pytest.mark.server
 

@@ -1,7 +1,8 @@
 """The independent reference: transformers, same weights, a cache that is edited by hand.
 
-Runs in the server environment; shares no code with the package. Started with a model folder,
-it answers one JSON line for each JSON line on stdin:
+A script for the server environment; shares no code with the package, so that neither can
+hide the other's faults. Started with a model folder and the
+type that its weights are rounded to, it answers one JSON line for each JSON line on stdin:
 
     {"page": p, "steps": [{"directives": [[start, end, [ids], mode], ...],
                            "new": [ids], "outputs": [ids]}, ...]}
@@ -38,7 +39,10 @@ def inverse_frequencies(config: Any) -> torch.Tensor:
     plain = rope["rope_theta"] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if rope["rope_type"] == "default":
         return plain
-    assert rope["rope_type"] == "yarn"
+    if rope["rope_type"] == "llama3":
+        return _llama3(plain, rope)
+    if rope["rope_type"] != "yarn":
+        raise NotImplementedError(f"the reference has no {rope['rope_type']} rope")
 
     def column(turns: float) -> float:
         length = rope["original_max_position_embeddings"] / (turns * 2 * math.pi)
@@ -48,6 +52,14 @@ def inverse_frequencies(config: Any) -> torch.Tensor:
     high = min(math.ceil(column(rope["beta_slow"])), dim - 1)
     ramp = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
     return plain * (1 - ramp) + plain / rope["factor"] * ramp
+
+
+def _llama3(plain: torch.Tensor, rope: dict[str, Any]) -> torch.Tensor:
+    """Llama 3.1's scaling: long waves slowed by `factor`, short ones kept, a blend between."""
+    turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * kept + plain / rope["factor"] * (1 - kept)
 
 
 def turned(keys: torch.Tensor, angles: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -65,11 +77,14 @@ def turned(keys: torch.Tensor, angles: torch.Tensor, interleaved: bool) -> torch
 class Reference:
     """One model and one growing conversation."""
 
-    def __init__(self, path: str) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
-        ).eval()
-        self.latent = self.model.config.model_type == "deepseek_v2"
+    def __init__(self, path: str, dtype: str) -> None:
+        rounded = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+        )
+        self.model = rounded.double().eval()
+        self.latent = getattr(self.model.config, "kv_lora_rank", None) is not None
+        # DeepSeek-V2's rotated keys are cached as neighbouring pairs; later models' as halves.
+        self.neighbours = self.model.config.model_type == "deepseek_v2"
         self.frequencies = inverse_frequencies(self.model.config)
         self.forget()
 
@@ -111,9 +126,9 @@ class Reference:
         for index, (first, second) in enumerate(source):
             first, second = first[..., start:stop, :], second[..., start:stop, :]
             if self.latent:
-                second = turned(second, shift * self.frequencies, True)
+                second = turned(second, shift * self.frequencies, self.neighbours)
             else:
-                first = turned(first, shift * self.frequencies, False)
+                first = turned(first, shift * self.frequencies, self.neighbours)
             self.cache.update(first, second, index)
         self.ids += tokens
 
@@ -156,7 +171,7 @@ class Reference:
 
 def main() -> None:
     torch.set_num_threads(1)
-    reference = Reference(sys.argv[1])
+    reference = Reference(*sys.argv[1:3])
     for line in sys.stdin:
         print(json.dumps({"logprobs": reference.run(json.loads(line))}), flush=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,19 @@ from typing import Any, ClassVar
 
 import httpx
 
-from leyline_agent.core import Directive, EditPlan, Mode, Receipt, WirePlan, digest
-from leyline_agent.launch import ServerProcess
+from leyline_agent.core import (
+    Directive,
+    EditPlan,
+    Mode,
+    Receipt,
+    ServerError,
+    WirePlan,
+    digest,
+)
+from leyline_agent.verify.cases import Edit
 
-VOCABULARY = 8192
-
-Edit = tuple[int, int, int | Sequence[int]]
-"""Start, end and the replacement, or how many random tokens it has."""
+LIKELY, RIVALS = 50, 10
+"""How many of the likeliest tokens are compared closely, and as rivals of the first."""
 
 
 def tokens(count: int, seed: object) -> list[int]:
@@ -31,7 +36,7 @@ class Answer:
     """One completion.
 
     prompt, output: token ids. cached: prompt tokens that the server had. logprobs: of the
-    first new token, over the whole vocabulary (empty unless asked for).
+    first new token, of its likeliest tokens (empty unless asked for).
     """
 
     id: str
@@ -64,11 +69,17 @@ def plan_text(base: Answer, changes: Sequence[Directive]) -> str:
 
 
 class Client:
-    """Calls one server."""
+    """Calls one server.
 
-    def __init__(self, server: ServerProcess) -> None:
-        self.url = server.base_url
-        self.http = httpx.Client(base_url=server.base_url, timeout=120)
+    Args:
+        url: its root.
+
+    Every method raises ServerError when the server does not answer, or refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=300)
 
     def __enter__(self) -> Client:
         return self
@@ -82,19 +93,22 @@ class Client:
         plan: object = None,
         *,
         new: int = 4,
-        probs: bool = False,
+        probs: int = 0,
         **more: Any,
     ) -> Answer:
-        """A greedy completion of `ids`, with a plan or without."""
+        """A greedy completion of `ids`, with a plan or without.
+
+        Args:
+            new: tokens to generate. probs: how many of the first one's likeliest tokens to tell
+                the log-probabilities of. more: goes into the request's body.
+        """
         params: dict[str, Any] = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
         if plan is not None:
             params["custom_params"] = {"leyline": plan}
         body: dict[str, Any] = {"input_ids": list(ids), "sampling_params": params, **more}
         if probs:
-            body |= {"return_logprob": True, "top_logprobs_num": VOCABULARY}
-        done = self.http.post("/generate", json=body)
-        assert done.status_code == 200, done.text[:500]
-        return answer_of(ids, done.json())
+            body |= {"return_logprob": True, "top_logprobs_num": probs}
+        return answer_of(ids, self._call("POST", "/generate", json=body).json())
 
     def edit(
         self, base: Answer, changes: Sequence[Directive], extra: Sequence[int], **more: Any
@@ -110,22 +124,47 @@ class Client:
 
     def rank(self) -> dict[str, Any]:
         """The first scheduler's part of the handshake."""
-        done = self.http.get("/leyline/v1/info")
-        assert done.status_code == 200, done.text[:500]
-        state: dict[str, Any] = done.json()["ranks"][0]
+        state: dict[str, Any] = self.info()["ranks"][0]
         return state
 
-    def assert_nothing_leaked(self, pid: int | None = None) -> None:
-        """Idle, every slot of the pool is free or evictable, and the scheduler is the same."""
-        deadline = time.monotonic() + 10
+    def info(self) -> dict[str, Any]:
+        """The handshake."""
+        state: dict[str, Any] = self._call("GET", "/leyline/v1/info").json()
+        return state
+
+    def model(self) -> dict[str, Any]:
+        """name; model_path: the folder it was started with; dtype: of its weights."""
+        told = self._call("GET", "/server_info").json()
+        return {
+            "name": str(told.get("served_model_name") or told["model_path"]),
+            "model_path": str(told["model_path"]),
+            "dtype": str(told.get("dtype", "auto")),
+        }
+
+    def leaked_slots(self, patience: float = 10) -> int:
+        """Slots that, with no request running, are neither free nor evictable.
+
+        Args:
+            patience: seconds to wait for the last requests to let go of theirs.
+        """
+        deadline = time.monotonic() + patience
         while True:
-            state = self.rank()
-            free = state["available_tokens"] + state["evictable_tokens"]
-            if free == state["pool_tokens"] and state["protected_tokens"] == 0:
-                break
-            assert time.monotonic() < deadline, json.dumps(state)
+            leaked = 0
+            for state in self.info()["ranks"]:
+                free = state["available_tokens"] + state["evictable_tokens"]
+                leaked += max(abs(state["pool_tokens"] - free), state["protected_tokens"])
+            if not leaked or time.monotonic() > deadline:
+                return leaked
             time.sleep(0.2)
-        assert pid is None or state["pid"] == pid, "the scheduler was restarted"
+
+    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            done = self.http.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self.url}{path} does not answer: {error!r}") from error
+        if done.status_code != 200:
+            raise ServerError(f"{self.url}{path}: HTTP {done.status_code} {done.text[:500]}")
+        return done
 
 
 def answer_of(ids: Sequence[int], data: dict[str, Any]) -> Answer:
@@ -145,24 +184,36 @@ def answer_of(ids: Sequence[int], data: dict[str, Any]) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Largest difference of log-probabilities: of the 50 likeliest tokens, and of all.
+    """Largest difference of log-probabilities: of the 50 likeliest tokens, and of all told.
 
     Tokens 20 nats down carry the rounding of logits far from zero, so they get more room.
+    lead: by how much the other one's best token lost of its lead over one of the ten behind it;
+    the first token is another one exactly when the lead itself was smaller.
     """
 
     likely: float
     all: float
+    lead: float
 
     LIKELY: ClassVar[float] = 1e-4
     ALL: ClassVar[float] = 1.5e-4
 
     @classmethod
     def of(cls, answer: Answer, other: Sequence[float] | Mapping[int, float]) -> Gap:
-        """Between a server's distribution and another one."""
-        assert len(answer.logprobs) == len(other) == VOCABULARY
+        """Between a server's distribution and another one, over the server's tokens.
+
+        A token that the other one does not tell makes the gap infinite, if it is likely.
+        """
         ranked = sorted(answer.logprobs, key=answer.logprobs.__getitem__, reverse=True)
-        gaps = [abs(answer.logprobs[token] - other[token]) for token in ranked]
-        return cls(max(gaps[:50]), max(gaps))
+        if not ranked:
+            raise ValueError("the answer has no log-probabilities: ask with probs=True")
+        told = other if isinstance(other, Mapping) else dict(enumerate(other))
+        gaps = [abs(answer.logprobs[t] - told.get(t, float("inf"))) for t in ranked]
+        known = [gap for gap in gaps if gap != float("inf")]
+        best, *rivals = sorted(told, key=told.__getitem__, reverse=True)[: RIVALS + 1]
+        drift = {t: answer.logprobs.get(t, -float("inf")) - told[t] for t in (best, *rivals)}
+        lead = max(drift[t] for t in rivals) - drift[best]
+        return cls(max(gaps[:LIKELY]), max(known, default=float("inf")), max(lead, 0.0))
 
     @property
     def closed(self) -> bool:

@@ -1,0 +1,1 @@
+"""What holds on a running server: exactness, isolation, FORGET, leaks."""
