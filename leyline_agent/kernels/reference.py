@@ -27,26 +27,45 @@ def move(
     phase = torch.complex(cos, sin)
     if arithmetic(rows.keys[0].dtype) == torch.float32:
         phase = phase.to(torch.complex64)
+    like, rotary = rows.keys[0], rows.span[1] - rows.span[0]
+    scratch = like.new_empty((BLOCK, *like.shape[1:]))
+    wide = like.new_empty((BLOCK, like.shape[1], rotary), dtype=arithmetic(like.dtype))
     for at in range(0, len(source), BLOCK):
         old, new = source[at : at + BLOCK], target[at : at + BLOCK]
         turn = phase[at : at + BLOCK].unsqueeze(1)
+        block, pairs = scratch[: len(old)], wide[: len(old)]
+        columns = block[..., slice(*rows.span)]
         for buffer in rows.keys:
-            block = buffer.index_select(0, old)
-            _turn(block[..., slice(*rows.span)], turn, rows.neox)
-            buffer.index_copy_(0, new, block)
+            torch.index_select(buffer, 0, old, out=block)
+            _turn(columns, turn, rows.neox, pairs)
+            _put(buffer, new, block)
         if not in_place:
             for buffer in rows.values:
-                buffer.index_copy_(0, new, buffer.index_select(0, old))
+                _put(buffer, new, buffer.index_select(0, old))
 
 
-def _turn(keys: torch.Tensor, turn: torch.Tensor, neox: bool) -> None:
-    """Multiply the pairs of [n, heads, rotary_dim] by [n, 1, rotary_dim / 2], in place."""
-    wide = keys.to(arithmetic(keys.dtype))
+def _turn(columns: torch.Tensor, turn: torch.Tensor, neox: bool, wide: torch.Tensor) -> None:
+    """Multiply the pairs of [n, heads, rotary_dim] by [n, 1, rotary_dim / 2], in place.
+
+    Mutates `wide`, scratch of the same shape in the type to rotate in.
+    """
+    pairs = wide.unflatten(-1, (-1, 2))
     if neox:
-        pairs = torch.complex(*wide.chunk(2, dim=-1))
-        pairs.mul_(turn)
-        half = pairs.shape[-1]
-        keys[..., :half], keys[..., half:] = pairs.real, pairs.imag
+        x, y = columns.chunk(2, dim=-1)
+        pairs[..., 0], pairs[..., 1] = x, y
+        torch.view_as_complex(pairs).mul_(turn)
+        x.copy_(pairs[..., 0])
+        y.copy_(pairs[..., 1])
     else:
-        pairs = torch.view_as_complex(wide.contiguous().unflatten(-1, (-1, 2)))
-        keys.copy_(torch.view_as_real(pairs.mul_(turn)).flatten(-2))
+        wide.copy_(columns)
+        torch.view_as_complex(pairs).mul_(turn)
+        columns.copy_(wide)
+
+
+def _put(buffer: torch.Tensor, slots: torch.Tensor, block: torch.Tensor) -> None:
+    """buffer[slots] = block, in lanes of eight bytes: torch writes those three times as fast."""
+    if block[:1].nbytes % 8 == 0:
+        lanes = buffer.view(len(buffer), -1).view(torch.float64)
+        lanes[slots] = block.flatten(1).view(torch.float64)
+    else:
+        buffer[slots] = block

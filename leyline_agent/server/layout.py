@@ -91,6 +91,8 @@ def layout_of(pool: Any, model: torch.nn.Module, config: Any, stream: Any = None
         raise Unsupported(Fallback.UNSUPPORTED_LAYOUT, f"KV pool {name} is not built yet")
     if keys[0].dtype not in _DTYPES or pool.dtype not in _DTYPES:
         raise Unsupported(Fallback.UNSUPPORTED_DTYPE, f"KV is stored as {pool.dtype}")
+    if not all(buffer.is_contiguous() for buffer in (*keys, *values)):
+        raise Unsupported(Fallback.UNSUPPORTED_LAYOUT, "KV rows are not contiguous")
     if keys[0].dim() != 3 or span[1] - span[0] != table.shape[1] or span[1] > keys[0].shape[-1]:
         raise Unsupported(
             Fallback.UNSUPPORTED_LAYOUT,
