@@ -26,6 +26,7 @@ from leyline_agent.server.garbage import Superseded
 from leyline_agent.server.layout import KVLayout, Unsupported
 from leyline_agent.server.ledger import Base, Ledger
 from leyline_agent.server.route import Route, route
+from leyline_agent.server.settings import Settings
 from leyline_agent.server.splice import Splicer
 from leyline_agent.server.ticket import INTERNAL, Ticket, unseal
 
@@ -41,19 +42,20 @@ class LeylineRadixCache(UnifiedRadixCache):
     layout: KVLayout | None = None
     unsupported: Unsupported | None = None
     kv_error: float | None = None
-    boundary: int = 0
 
     def __init__(self, params: Any) -> None:
         self.ledger = Ledger()
         self.superseded = Superseded()
+        self.settings = Settings.read()
+        self.splicer = Splicer(self)
         self._inserting: Ticket | None = None
         super().__init__(params)
-        self.splicer = Splicer(self)
 
     def reset(self) -> None:
         super().reset()
         self.ledger.clear()
         self.superseded.clear()
+        self.splicer.clear()
 
     # ---- a request's way through the cache
 
@@ -135,7 +137,9 @@ class LeylineRadixCache(UnifiedRadixCache):
             ticket.marks = found.marks
         self.splicer.put_in_place(ticket, params.key.extra_key, params.key.cache_salt)
         if ticket.fallback is None and ticket.stage is None and ticket.route.superseded is not None:
-            self.superseded.add(ticket.route, params.key.extra_key, params.key.cache_salt)
+            key = params.key
+            base_id = ticket.wire.base_id
+            self.superseded.add(base_id, ticket.route, key.extra_key, key.cache_salt)
 
     def _resolve(self, ticket: Ticket, req: Any, ids: array[int]) -> Route | None:
         """The route of a ticket whose base is known here and fits; else a fallback."""
@@ -152,7 +156,7 @@ class LeylineRadixCache(UnifiedRadixCache):
                 f"completion {wire.base_id!r} has {len(base.ids)} tokens and another digest",
             )
             return None
-        found = route(base, wire.plan, self.page_size, self.boundary)
+        found = route(base, wire.plan, self.page_size, self.settings.boundary)
         reach = ticket.reach(found.edited)
         if ids[:reach] != found.edited[:reach]:
             ticket.fall_back(
@@ -168,7 +172,8 @@ class LeylineRadixCache(UnifiedRadixCache):
         ids = array("q", req.origin_input_ids)
         ids.extend(req.output_ids_through_stop)
         marks = {} if ticket is None else dict(ticket.marks)
-        self.ledger.put(req.rid, Base(ids, marks, (req.extra_key, req.cache_salt or None)))
+        origins = () if ticket is None else self.splicer.origins(ticket)
+        self.ledger.put(req.rid, Base(ids, marks, (req.extra_key, req.cache_salt or None), origins))
 
 
 def _marked(ticket: Ticket, key: RadixKey) -> RadixKey:

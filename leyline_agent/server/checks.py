@@ -11,6 +11,7 @@ SGLANG = "0.5.23"
 
 HOOKED = {
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request": ("obj", "request"),
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.abort_request": ("rid", "abort_all"),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.__init__": (),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.get_internal_state": (),
     "sglang.srt.managers.scheduler.Scheduler.get_output_streamer_class": (),
@@ -39,6 +40,7 @@ USED = {
     "UnifiedTreeCoreInterface.collect_path_info": ("end_node_ids",),
     "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface."
     "UnifiedTreeCoreInterface.collect_full_device_indices": ("from_node_id", "until_node_id"),
+    "sglang.srt.entrypoints.http_server.get_global_state": (),
     "sglang.srt.arg_groups.overrides.resolving_view": (),
     "sglang.srt.mem_cache.common.evict_from_tree_cache": ("tree_cache", "num_tokens"),
     "sglang.srt.mem_cache.radix_cache.RadixKey": ("token_ids", "extra_key", "limit", "cache_salt"),

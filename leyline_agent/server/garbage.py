@@ -10,7 +10,6 @@ unlocked, childless nodes are freed before anything else.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +22,12 @@ from leyline_agent.server.route import Route
 
 @dataclass(slots=True)
 class Superseded:
-    """An ordered set of (radix key, first superseded token), oldest first."""
+    """(completion, first superseded token) -> radix key, oldest first; bounded."""
 
     max_entries: int = 4096
-    _tails: OrderedDict[bytes, tuple[RadixKey, int]] = field(default_factory=OrderedDict)
+    max_tokens: int = 16_000_000
+    _tails: OrderedDict[tuple[str, int], tuple[RadixKey, int]] = field(default_factory=OrderedDict)
+    _tokens: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._tails)
@@ -34,19 +35,21 @@ class Superseded:
     def clear(self) -> None:
         """Forget all tails; nothing is freed."""
         self._tails.clear()
+        self._tokens = 0
 
-    def add(self, route: Route, extra_key: str | None, salt: str | None) -> None:
+    def add(self, base_id: str, route: Route, extra_key: str | None, salt: str | None) -> None:
         """Note that route.donor[route.superseded:] is no longer its conversation's state."""
         assert route.superseded is not None
-        name = array("q", [route.superseded]).tobytes() + route.donor.tobytes()
-        name += repr((extra_key, salt)).encode()
-        self._tails[name] = (
-            RadixKey(route.donor, extra_key, cache_salt=salt),
-            route.superseded,
-        )
-        self._tails.move_to_end(name)
-        while len(self._tails) > self.max_entries:
-            self._tails.popitem(last=False)
+        name = (base_id, route.superseded)
+        self._forget(name)
+        self._tails[name] = (RadixKey(route.donor, extra_key, cache_salt=salt), route.superseded)
+        self._tokens += len(route.donor)
+        while len(self._tails) > self.max_entries or self._tokens > self.max_tokens:
+            self._forget(next(iter(self._tails)))
+
+    def _forget(self, name: tuple[str, int]) -> None:
+        if name in self._tails:
+            self._tokens -= len(self._tails.pop(name)[0])
 
     def drop(self, cache: Any, tokens: int) -> int:
         """Free tails, oldest first, until `tokens` slots are free or none is left.
@@ -64,7 +67,7 @@ class Superseded:
             gone, left = _drop_tail(cache, key, start)
             freed += gone
             if not left:
-                del self._tails[name]
+                self._forget(name)
         return freed
 
 

@@ -37,23 +37,23 @@ class KVLayout:
     table: torch.Tensor
     stream: Any = None
 
-    def move(self, source: torch.Tensor, target: torch.Tensor, start: int, shift: int) -> None:
-        """Copy the KV of consecutive tokens to other slots and other positions.
+    def move(
+        self, source: torch.Tensor, target: torch.Tensor, at: torch.Tensor, to: torch.Tensor
+    ) -> None:
+        """Copy the KV of some tokens to other slots and other positions.
 
         Args:
-            source, target: [n] slot ids, disjoint. start: position of the first token where it
-                was cached. shift: how many positions it moves.
+            source, target: [n] slot ids, disjoint. at, to: [n] positions the rows have there
+                and get here.
         Mutates the pool's rows `target`.
         """
-        self.rows.move(source, target, *self._phase(len(source), start, shift))
+        device = self.table.device
+        self.rows.move(source, target, *rotation(self.table, at.to(device), to.to(device)))
 
-    def turn(self, slots: torch.Tensor, start: int, shift: int) -> None:
-        """Give consecutive tokens other positions where they lie. Mutates the rows `slots`."""
-        self.rows.turn(slots, *self._phase(len(slots), start, shift))
-
-    def _phase(self, count: int, start: int, shift: int) -> tuple[torch.Tensor, torch.Tensor]:
-        positions = torch.arange(start, start + count, device=self.table.device)
-        return rotation(self.table, positions, positions + shift)
+    @property
+    def dtype(self) -> str:
+        """What keys are stored as: float32, bfloat16 or float16."""
+        return str(self.rows.keys[0].dtype).removeprefix("torch.")
 
     def describe(self) -> dict[str, Any]:
         """Plain values for the handshake."""
@@ -61,7 +61,7 @@ class KVLayout:
         return {
             "kind": self.kind,
             "layers": len(self.rows.keys),
-            "dtype": str(self.rows.keys[0].dtype).removeprefix("torch."),
+            "dtype": self.dtype,
             "rotary_dim": end - begin,
             "pairing": "half-split" if self.rows.neox else "interleaved",
             "positions": self.table.shape[0],

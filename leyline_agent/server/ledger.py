@@ -7,7 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from leyline_agent.core import digest
-from leyline_agent.server.mark import Marks
+from leyline_agent.server.mark import Marks, marked
+from leyline_agent.server.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +17,23 @@ class Base:
 
     ids: token ids, 64-bit. marks: where its radix path carries marks. namespace:
     (extra_key, cache_salt) under which it was cached; a base is never used in another.
+    origins: of its moved tokens, ascending and disjoint.
     """
 
     ids: array[int]
     marks: Marks
     namespace: tuple[str | None, str | None]
+    origins: tuple[Origin, ...] = ()
 
     @property
     def sha(self) -> str:
         """Digest of the ids."""
         return digest(self.ids)
+
+    @property
+    def key(self) -> array[int]:
+        """Its radix key."""
+        return marked(self.ids, self.marks)
 
 
 @dataclass(slots=True)

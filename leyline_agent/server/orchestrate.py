@@ -10,10 +10,12 @@ to the plan, the request itself is answered.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from array import array
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import resolving_view
@@ -21,6 +23,7 @@ from sglang.srt.arg_groups.overrides import resolving_view
 from leyline_agent.core import Fallback, LeylineError, PlanError, WirePlan, digest, loads
 from leyline_agent.server.receipts import Receipts, Work, receipt_of
 from leyline_agent.server.route import stages_of
+from leyline_agent.server.settings import Settings
 from leyline_agent.server.ticket import INTERNAL, KEY, seal
 
 logger = logging.getLogger(__name__)
@@ -32,12 +35,64 @@ _SHARED = ("extra_key", "cache_salt", "lora_path", "lora_id", "priority", "route
 receipts = Receipts()
 
 
+class Disconnected(ValueError):
+    """The client of a request went away; SGLang's own answer to that is a ValueError, too."""
+
+
 class Refused(Exception):
     """A plan that is not sent on: its typed fallback and a sentence."""
 
     def __init__(self, reason: Fallback, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+
+@dataclass(slots=True)
+class _Staging:
+    """A request whose stages run: SGLang does not know its id yet, so an abort is kept here."""
+
+    rid: str | None
+    stage: str | None = None
+    aborted: bool = False
+
+    @classmethod
+    def enter(cls, obj: Any) -> _Staging:
+        """From now on aborts of the request reach its stages."""
+        staging = cls(obj.rid if isinstance(obj.rid, str) else None)
+        _staging[id(staging)] = staging
+        return staging
+
+    def leave(self) -> None:
+        """The stages are done."""
+        _staging.pop(id(self), None)
+
+    def abort_later(self, manager: Any) -> None:
+        """Abort the request as soon as SGLang knows it: the answer is that of any abort."""
+
+        async def wait() -> None:
+            for _ in range(1000):
+                if self.rid in manager.rid_to_state:
+                    manager.abort_request(self.rid)
+                    return
+                await asyncio.sleep(0.005)
+
+        task = asyncio.get_running_loop().create_task(wait())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+
+_staging: dict[int, _Staging] = {}
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def abort_request(original: Any, manager: Any, rid: str = "", abort_all: bool = False) -> Any:
+    """AROUND hook: as SGLang's, also for requests whose stages run."""
+    for staging in list(_staging.values()):
+        if abort_all or (rid and staging.rid == rid):
+            staging.aborted = True
+            if staging.stage and not abort_all:
+                original(manager, staging.stage)
+    return original(manager, rid, abort_all)
 
 
 async def generate_request(
@@ -52,23 +107,33 @@ async def generate_request(
     found, text = _take(obj)
     if not found:
         async for out in original(manager, obj, request):
+            for answer in out if isinstance(out, list) else (out,):
+                # SGLang fills the key for all requests that share a batch with a planned one.
+                (answer.get("meta_info") or {}).pop(KEY, None)
             yield out
         return
     _refuse_unknown_tokens(manager, obj)
     work, wire, refused = Work(), None, None
+    staging = _Staging.enter(obj)
     try:
         wire = _read(text)
         ids = _checked_ids(manager, obj, wire)
-        await _run_stages(original, manager, obj, wire, ids, work)
+        await _run_stages(original, manager, obj, request, staging, wire, ids, work)
         _custom(obj)[INTERNAL] = seal(wire, None)
     except Refused as error:
         refused = error
+    except Disconnected:
+        raise
     except Exception as error:
         logger.exception("leyline: a plan failed; the request goes on without it")
         _custom(obj).pop(INTERNAL, None)
         refused = Refused(Fallback.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+    finally:
+        staging.leave()
+    if staging.aborted:
+        staging.abort_later(manager)
     directives = len(wire.plan.directives) if wire else 0
-    settled: set[str] = set()
+    settled: dict[str, Any] = {}
     async for out in original(manager, obj, request):
         for answer in out if isinstance(out, list) else (out,):
             _settle(answer, settled, refused, work, directives)
@@ -141,6 +206,12 @@ def _checked_ids(manager: Any, obj: Any, wire: WirePlan) -> array[int]:
             Fallback.RESULT_MISMATCH,
             f"the request's first {length} of {len(ids)} tokens are not the edited sequence",
         )
+    first = getattr(obj, "logprob_start_len", None)
+    if getattr(obj, "return_logprob", False) and first is not None and 0 <= first < length:
+        raise Refused(
+            Fallback.NOT_WORTH_IT,
+            f"log-probabilities of the prompt from token {first} need all behind it prefilled",
+        )
     return ids
 
 
@@ -162,19 +233,32 @@ def _ids_of(manager: Any, obj: Any) -> array[int] | None:
 
 
 async def _run_stages(
-    original: Any, manager: Any, obj: Any, wire: WirePlan, ids: array[int], work: Work
+    original: Any,
+    manager: Any,
+    obj: Any,
+    request: Any,
+    staging: _Staging,
+    wire: WirePlan,
+    ids: array[int],
+    work: Work,
 ) -> None:
     """Prefill every stretch that has to stand before a moved segment.
 
     Raises:
         Refused: the plan asks for more stages than are worth it.
+        Disconnected: the client is gone; nothing more is run for it.
     """
-    stages = stages_of(wire.plan, resolving_view(manager.server_args).page_size)
+    page = resolving_view(manager.server_args).page_size
+    stages = stages_of(wire.plan, page, Settings.read().boundary)
     if len(stages) > MAX_STAGES:
         raise Refused(Fallback.NOT_WORTH_IT, f"{len(stages)} stages, at most {MAX_STAGES} are run")
     for length in stages:
-        report = await _run_stage(original, manager, _stage(obj, wire, ids, length))
-        if report is None:
+        if request is not None and not obj.background and await request.is_disconnected():
+            raise Disconnected("the client disconnected while its plan was being prepared")
+        stage = _stage(obj, wire, ids, length)
+        staging.stage = stage.rid
+        report = await _run_stage(original, manager, stage)
+        if report is None or staging.aborted:
             return
         work.add(report)
         if report["fallback"] is not None:
@@ -207,27 +291,32 @@ def _stage(obj: Any, wire: WirePlan, ids: array[int], length: int) -> Any:
 
 
 def _settle(
-    out: dict[str, Any], settled: set[str], refused: Refused | None, work: Work, directives: int
+    out: dict[str, Any],
+    settled: dict[str, Any],
+    refused: Refused | None,
+    work: Work,
+    directives: int,
 ) -> None:
-    """Turn the scheduler's report into the receipt of a completion, once. Mutates `settled`."""
+    """Turn the scheduler's report into the receipt of a completion, again when it changes.
+
+    Mutates `settled`: completion id -> the last report.
+    """
     meta = out.get("meta_info") or {}
     reports = meta.pop(KEY, None) or []
     completion = str(meta.get("id", ""))
-    if completion not in settled:
-        report = reports[0] if reports else None
-        if report is None and refused is not None:
-            report = {
-                "fallback": refused.reason.value,
-                "detail": str(refused),
-                "prompt": meta.get("prompt_tokens", 0),
-                "cached": meta.get("cached_tokens", 0) or 0,
-                "spliced": 0,
-                "ms": 0.0,
-                "mark": "",
-            }
-        if report is None:
-            return
-        settled.add(completion)
+    report = reports[0] if reports else None
+    if report is None and refused is not None and completion not in settled:
+        report = {
+            "fallback": refused.reason.value,
+            "detail": str(refused),
+            "prompt": meta.get("prompt_tokens", 0),
+            "cached": meta.get("cached_tokens", 0) or 0,
+            "spliced": 0,
+            "ms": 0.0,
+            "mark": "",
+        }
+    if report is not None and settled.get(completion) != report:
+        settled[completion] = report
         try:
             receipts.put(receipt_of(completion, report, work, directives))
         except (LeylineError, KeyError, ValueError, TypeError):

@@ -44,12 +44,13 @@ def activate() -> None:
 def _hook() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from leyline_agent.server.orchestrate import generate_request
+    from leyline_agent.server.orchestrate import abort_request, generate_request
     from leyline_agent.server.routes import add_routes
     from leyline_agent.server.state import add_state
     from leyline_agent.server.streamer import streamer_class
 
     HookRegistry.register(f"{_TOKENIZER}.generate_request", generate_request, HookType.AROUND)
+    HookRegistry.register(f"{_TOKENIZER}.abort_request", abort_request, HookType.AROUND)
     HookRegistry.register(f"{_TOKENIZER}.__init__", add_routes, HookType.AFTER)
     HookRegistry.register(f"{_STATE}.get_internal_state", add_state, HookType.AFTER)
     HookRegistry.register(

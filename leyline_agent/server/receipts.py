@@ -52,6 +52,10 @@ def receipt_of(completion: str, report: dict[str, Any], work: Work, directives: 
     )
 
 
+def _outcome(receipt: Receipt) -> str:
+    return str(receipt.fallback) if receipt.fallback else "applied"
+
+
 @dataclass(slots=True)
 class Receipts:
     """Completion id -> receipt, the newest `max_entries`; and counts by outcome."""
@@ -61,9 +65,12 @@ class Receipts:
     _kept: OrderedDict[str, Receipt] = field(default_factory=OrderedDict)
 
     def put(self, receipt: Receipt) -> None:
-        """Keep a receipt and count its outcome."""
+        """Keep a receipt and count its outcome; a later one of the same completion replaces it."""
+        old = self._kept.get(receipt.id)
+        if old is not None:
+            self.counts[_outcome(old)] -= 1
         self._kept[receipt.id] = receipt
-        self.counts[str(receipt.fallback) if receipt.fallback else "applied"] += 1
+        self.counts[_outcome(receipt)] += 1
         while len(self._kept) > self.max_entries:
             self._kept.popitem(last=False)
 

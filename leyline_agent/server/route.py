@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from leyline_agent.core import EditPlan
 from leyline_agent.server.ledger import Base
-from leyline_agent.server.mark import Marks, mark, marked, name_of
+from leyline_agent.server.mark import Marks, mark, name_of
+from leyline_agent.server.origin import Origin, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The edited tokens, the marks of their radix path, the moves in order."""
+    """The edited tokens, the marks of their radix path, the moves in order.
+
+    base: what was edited; donor: its radix key. before: origins of what stands before the
+    first edit. superseded: where the base's state is no longer its conversation's.
+    """
 
     edited: array[int]
     marks: Marks
     moves: tuple[Move, ...]
+    base: Base
     donor: array[int]
+    before: tuple[Origin, ...]
     superseded: int | None
 
     @property
@@ -84,7 +91,7 @@ def route(base: Base, plan: EditPlan, page: int, boundary: int = 0) -> Route:
         PlanError: the plan was not made for this base.
     """
     edited = array("q", plan.apply(base.ids))
-    donor = marked(base.ids, base.marks)
+    donor = base.key
     moves = moves_of(plan, page, boundary)
     marks: dict[int, int] = {}
     first = plan.directives[0].start if plan.directives else len(edited)
@@ -96,4 +103,5 @@ def route(base: Base, plan: EditPlan, page: int, boundary: int = 0) -> Route:
         for position, value in base.marks.items():
             if move.start < position + move.shift < move.end:
                 marks[position + move.shift] = value
-    return Route(edited, marks, moves, donor, first if plan.directives else None)
+    before = cut(base.origins, 0, first)
+    return Route(edited, marks, moves, base, donor, before, first if plan.directives else None)

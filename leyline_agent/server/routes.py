@@ -15,11 +15,13 @@ PREFIX = "/leyline/v1"
 def add_routes(result: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER hook on TokenizerManager.__init__, which runs in the HTTP process alone."""
     from fastapi import HTTPException
-    from sglang.srt.entrypoints.http_server import app
+    from sglang.srt.entrypoints.http_server import app, get_global_state
 
     async def info() -> dict[str, Any]:
         states = await manager.get_internal_state()
-        return _info([state.get("leyline") or {} for state in states])
+        templates = get_global_state().template_manager
+        ranks = [state.get("leyline") or {} for state in states]
+        return _info(ranks, lowering=templates.chat_template_name is None)
 
     async def receipt(completion: str) -> dict[str, Any]:
         found = receipts.get(completion)
@@ -33,8 +35,12 @@ def add_routes(result: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
     app.add_api_route(f"{PREFIX}/receipts/{{completion}}", receipt, methods=["GET"])
 
 
-def _info(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The handshake: the weakest rank decides what is supported."""
+def _info(ranks: list[dict[str, Any]], lowering: bool) -> dict[str, Any]:
+    """The handshake: the weakest rank decides what is supported.
+
+    lowering: whether a chat request may carry its token ids. SGLang applies the stop strings
+    of a conversation template (--chat-template NAME) only to requests without.
+    """
     reasons = sorted({r["reason"] for r in ranks if r.get("reason")})
     active = bool(ranks) and all(r.get("backend") == "leyline" for r in ranks)
     return {
@@ -44,6 +50,7 @@ def _info(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "active": active,
         "supported": active and not reasons,
         "reasons": reasons if active else ["start the server with --radix-cache-backend leyline"],
+        "lowering": lowering,
         "modes": [mode.value for mode in Mode],
         "outcomes": dict(receipts.counts),
         "ranks": ranks,

@@ -36,8 +36,9 @@ def kv_error(layout: KVLayout, slots: torch.Tensor) -> float:
             for buffer in (*layout.rows.keys, *layout.rows.values):
                 rows = torch.randn(TOKENS, *buffer.shape[1:], generator=generator)
                 buffer[source] = rows.to(buffer.device, buffer.dtype)
-            layout.move(source, target, start, shift)
-            worst = max(worst, _error(layout, source, target, start, shift))
+            at = torch.arange(start, start + TOKENS)
+            layout.move(source, target, at, at + shift)
+            worst = max(worst, _error(layout, source, target, at, at + shift))
     finally:
         for buffer in (*layout.rows.keys, *layout.rows.values):
             buffer[slots] = 0
@@ -60,14 +61,17 @@ def check(layout: KVLayout, slots: torch.Tensor) -> float:
 
 
 def _error(
-    layout: KVLayout, source: torch.Tensor, target: torch.Tensor, start: int, shift: int
+    layout: KVLayout,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    at: torch.Tensor,
+    to: torch.Tensor,
 ) -> float:
     begin, end = layout.rows.span
-    positions = torch.arange(start, start + TOKENS, device=layout.table.device)
     table = torch.view_as_complex(
         torch.stack(layout.table.double().chunk(2, dim=-1), dim=-1).contiguous()
     )
-    turn = (table[positions + shift] / table[positions]).unsqueeze(-2)
+    turn = (table[to] / table[at]).unsqueeze(-2)
     worst = 0.0
     for buffer in layout.rows.keys:
         old, new = buffer[source], buffer[target]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 from leyline_agent.server.cache import LeylineRadixCache
@@ -28,6 +29,7 @@ def scheduler_state(scheduler: Any) -> dict[str, Any]:
         "layout": cache.layout.describe() if cache.layout else None,
         "kv_error": None if cache.kv_error is None else round(cache.kv_error, 4),
         "reason": f"{unsupported.reason.value}: {unsupported.detail}" if unsupported else None,
+        "settings": asdict(cache.settings),
         "completions": len(cache.ledger),
         "pool_tokens": scheduler.max_total_num_tokens,
         "available_tokens": int(allocator.available_size()),

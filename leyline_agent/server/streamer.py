@@ -10,13 +10,17 @@ from leyline_agent.server.ticket import KEY
 
 
 class LeylineOutputStreamer(SchedulerOutputStreamer):
-    """SGLang's streamer, with the ticket's report attached before the first output."""
+    """SGLang's streamer, with the ticket's report attached to every output.
+
+    A request may be retracted in mid-answer and lose its plan then: the last report counts.
+    """
 
     def stream_output(self, reqs: list[Any], return_logprob: bool, skip_req: Any = None) -> None:
         for req in reqs:
             ticket = getattr(req, "leyline_ticket", None)
-            if ticket is not None and KEY not in (req.customized_info or {}):
+            if ticket is not None:
                 report = ticket.report(len(req.origin_input_ids), req.cached_tokens)
+                ticket.answering = bool(req.output_ids)
                 # SGLang requires a list here, one entry a value.
                 req.customized_info = {**(req.customized_info or {}), KEY: [report]}
         super().stream_output(reqs, return_logprob, skip_req)

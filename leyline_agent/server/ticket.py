@@ -43,6 +43,7 @@ class Ticket:
 
     marks is what the request's radix keys carry; a fallback empties it, so that the
     request's KV is cached under its honest path. Once fallen back it stays so.
+    answering: a report went out with the first token.
     """
 
     wire: WirePlan
@@ -53,10 +54,13 @@ class Ticket:
     detail: str = ""
     spliced: int = 0
     ms: float = 0.0
+    answering: bool = False
 
     def fall_back(self, reason: Fallback, detail: str) -> None:
         """Give up the plan: from here on the request is a plain one."""
         if self.fallback is None:
+            if self.answering:
+                detail = f"applied, then the request was retracted in mid-answer, and {detail}"
             self.fallback, self.detail = reason, detail
             self.marks = {}
 

@@ -71,8 +71,8 @@ def test_a_donor_that_is_partly_gone_is_told(
     if touched:
         assert (found.applied, found.spliced) == (True, touched - 150)
         assert found.detail == (
-            f"the donor was cached up to token {touched}: {503 - touched} tokens of the "
-            "segment at 102 are prefilled instead of moved"
+            f"{503 - touched} tokens of the segment at 102 are not cached any more: they are "
+            "prefilled instead of moved"
         )
     else:
         assert (found.applied, found.fallback) == (False, Fallback.DONOR_EVICTED)
