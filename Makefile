@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test verify check clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -16,6 +16,9 @@ demo: setup  ## an agent whose old tool outputs are truncated keeps its KV cache
 test: setup  ## lint, types, unit tests, tests on a real server
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest $(ARGS)
+
+verify: setup  ## every built-in architecture against an independent reference, float32 and bfloat16
+	@$(BIN)/leyline verify --arch all --json out/verify.json $(ARGS)
 
 check:  ## lint, formatting and types alone (client environment only)
 	@$(PYTHON) scripts/setup.py client
