@@ -18,7 +18,8 @@ class Entry:
     completion: its id, which names it to the server. ids: prompt and generated token ids.
     prompt_len: where the generated ones begin. namespace: model, salt and whatever else
     the server separates caches by. conversation: the caller's name for it, or None.
-    amortized: its path on the server may carry moved KV. sha: digest of ids, worked out here.
+    amortized: its path on the server may carry moved KV. opening: names the conversation's
+    first words, up to the first user message. sha: digest of ids, worked out here.
     """
 
     completion: str
@@ -27,6 +28,7 @@ class Entry:
     namespace: Hashable
     conversation: str | None
     amortized: bool
+    opening: str = ""
     sha: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,14 +65,19 @@ class Ledger:
     def _full(self) -> bool:
         return len(self._entries) > self.max_entries or self._tokens > self.max_tokens
 
-    def candidates(self, namespace: Hashable, conversation: str | None) -> list[Entry]:
+    def candidates(
+        self, namespace: Hashable, conversation: str | None, opening: str | None = None
+    ) -> list[Entry]:
         """Possible bases, newest first.
 
-        With a conversation's name only its own entries; without one, all that have none.
+        With a conversation's name only its own entries; without one those that have none,
+        and of them, where an opening is given, those that open alike.
         """
         with self._lock:
             return [
                 e
                 for e in reversed(self._entries.values())
-                if e.namespace == namespace and e.conversation == conversation
+                if e.namespace == namespace
+                and e.conversation == conversation
+                and (conversation is not None or opening in (None, e.opening))
             ]

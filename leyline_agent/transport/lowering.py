@@ -21,7 +21,7 @@ from typing import Any
 
 from leyline_agent.core import PARAM, Mode
 from leyline_agent.planner import Entry, Planned, Planner
-from leyline_agent.transport.history import Chain, History, chain
+from leyline_agent.transport.history import Chain, History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
 
 logger = logging.getLogger("leyline_agent")
@@ -70,6 +70,9 @@ class Call:
 @dataclass(slots=True)
 class Lowering:
     """State that all requests of one client share: planner, counters, the caller's hook.
+
+    Where one client serves several users, name conversations in the header CONVERSATION:
+    see Planner for what is asked of a conversation that has no name.
 
     mode: of edits that name none. counts: "planned", "plain", "appended" (sent without a
     look at its tokens), or why a request went through untouched. on_turn: called once for
@@ -167,7 +170,8 @@ class Lowering:
         return body
 
     def _plan(self, call: Call) -> Planned:
-        return self.planner.plan(call.ids, call.namespace, call.conversation, call.mode)
+        first = opening(call.body["messages"])
+        return self.planner.plan(call.ids, call.namespace, call.conversation, call.mode, first)
 
     def first_bytes(self, call: Call) -> None:
         """Note the time to the first bytes of the answer, once."""
@@ -192,6 +196,7 @@ class Lowering:
                     call.namespace,
                     call.conversation,
                     planned.amortized,
+                    opening(call.body["messages"]),
                 )
             )
             self._history.put(call.links, honest=not planned.amortized)

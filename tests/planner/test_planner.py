@@ -156,6 +156,25 @@ def test_without_names_samples_of_one_task_are_kept_apart() -> None:
     assert base_of(planned) == "c2"
 
 
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        (said(2)[:-1], True),  # its reasoning was dropped by the chat template
+        (said(2)[:15], False),
+        (text(500, 25), False),
+    ],
+)
+def test_without_a_name_the_base_s_own_answer_must_go_on(answer: list[int], known: bool) -> None:
+    server = Server()
+    server.turn(history(2), [*text(400, 9), *said(2)])
+    edited = history(3, cut=1)
+    edited[-2] = message(1, answer)
+    planned = server.turn(edited, said(3))
+    assert (planned.wire is not None) == known
+    if not known:
+        assert "name conversations" in planned.why
+
+
 def test_a_named_conversation_is_found_from_its_first_token_on() -> None:
     """A system prompt that begins with the time of day."""
     server = Server()

@@ -10,6 +10,7 @@ from typing import Any
 from leyline_agent.core import PARAM, WirePlan, digest, loads
 
 OPEN = [0, 1, 2]
+ANSWER = "fine, and what comes next?"
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -32,7 +33,7 @@ class FakeServer:
     """
 
     lib: Any
-    answer: str = "fine"
+    answer: str = ANSWER
     status: dict[str, int] = field(default_factory=dict)
     only_lowered: bool = False
     asked: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)

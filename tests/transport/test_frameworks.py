@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_sglang import FakeServer
+from fake_sglang import ANSWER, FakeServer
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
@@ -52,9 +52,9 @@ def test_openai_streams_and_answers(server: FakeServer) -> None:
     llm = OpenAI(base_url=URL, api_key="none", http_client=clients(server, lowering)["http_client"])
     messages: list[Any] = [{"role": "user", "content": "hi"}]
     answer = llm.chat.completions.create(model="m", messages=messages)
-    assert answer.choices[0].message.content == "fine"
+    assert answer.choices[0].message.content == ANSWER
     chunks = list(llm.chat.completions.create(model="m", messages=messages, stream=True))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "fine"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == ANSWER
     assert len(lowering.planner.ledger) == 2
 
 

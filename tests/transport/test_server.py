@@ -11,6 +11,7 @@ import pytest
 from leyline_agent.launch import ServerProcess
 from leyline_agent.policies import TruncateOlderThan
 from leyline_agent.transport import (
+    CONVERSATION,
     TurnRecord,
     async_openai_client,
     async_receipt,
@@ -21,6 +22,8 @@ from leyline_agent.transport import (
 
 pytestmark = pytest.mark.server
 
+# The recorded answers are not the model's: only a name ties one turn to the next.
+NAMED = {CONVERSATION: "files"}
 TOOLS = [
     {
         "type": "function",
@@ -124,6 +127,7 @@ def test_an_openai_client_keeps_its_cache_through_edits(
                 temperature=0,
                 stream=stream,
                 extra_body=salt,
+                extra_headers=NAMED,
             )
             name = [chunk.id for chunk in answer][-1] if stream else answer.id
             assert records[-1].completion == name
@@ -141,6 +145,7 @@ async def test_the_asyncio_client_does_too(server: ServerProcess) -> None:
                 max_tokens=4,
                 temperature=0,
                 extra_body={"cache_salt": "async"},
+                extra_headers=NAMED,
             )
         last = await async_receipt(server.base_url, records[-1].completion)
         assert last is not None
@@ -155,7 +160,7 @@ def test_forget_is_answered_as_an_honest_request(server: ServerProcess) -> None:
     with client(server.base_url, mode="forget", lib=httpx) as http:
         for turns in range(5):
             sent = {**body, "messages": policy.transform(history(turns), turns)}
-            ours = http.post("/v1/chat/completions", json=sent).json()
+            ours = http.post("/v1/chat/completions", json=sent, headers=NAMED).json()
             sent["cache_salt"] = f"honest-{turns}"
             own = httpx.post(f"{server.base_url}/v1/chat/completions", json=sent, timeout=60).json()
             assert ours["choices"][0]["message"] == own["choices"][0]["message"]

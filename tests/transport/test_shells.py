@@ -8,7 +8,7 @@ from typing import Any
 
 import fake_sglang
 import pytest
-from fake_sglang import CALL, render
+from fake_sglang import ANSWER, CALL, render
 
 from leyline_agent.core import Mode
 from leyline_agent.transport import CONVERSATION, MODE, TurnRecord, collect
@@ -27,7 +27,7 @@ def said(text: str) -> dict[str, Any]:
 
 KEY = (json.dumps(["http://server:1", "m", None, None, None]), None)
 FIRST = [user("task"), said("look"), user(LONG)]
-SECOND = [user("task"), said("look"), user(CUT), said("fine"), user("and now?")]
+SECOND = [user("task"), said("look"), user(CUT), said(ANSWER), user("and now?")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -38,7 +38,7 @@ def test_an_edit_becomes_a_plan(wired: Any, stream: bool) -> None:
     first, second = wired.server.chats
     assert "input_ids" not in first
     assert [entry.ids for entry in wired.lowering.planner.ledger.candidates(*KEY)][-1] == array(
-        "q", [*render(FIRST), *map(ord, "fine"), 4]
+        "q", [*render(FIRST), *map(ord, ANSWER), 4]
     )
     assert second["input_ids"] == render(SECOND)
     assert second["messages"] == SECOND
@@ -49,6 +49,39 @@ def test_an_edit_becomes_a_plan(wired: Any, stream: bool) -> None:
     assert directive.mode is Mode.AMORTIZE
     assert directive.end - directive.start == len(LONG) - 120
     assert wired.lowering.counts == {"appended": 1, "planned": 1}
+
+
+SYSTEM = {"role": "system", "content": "You answer briefly, in plain words."}
+
+
+def test_strangers_on_one_client_share_no_text(wired: Any) -> None:
+    """Two users, one system prompt, the same handbook: nobody's history is edited."""
+    yours = [SYSTEM, user("my password is hunter2. " + LONG)]
+    mine = [SYSTEM, user("I am somebody else. " + LONG), said(ANSWER), user("and now?")]
+    for messages in (yours, mine, [*mine, said(ANSWER), user(LONG)]):
+        wired.post({**CALL, "messages": messages})
+    assert wired.server.plans == [None] * 3
+    assert wired.lowering.last.reusable_tokens > 0
+
+
+@pytest.mark.parametrize("answer", [ANSWER, "ok.", "what the other user was told"])
+def test_without_a_name_the_answer_tells_whose_it_is(wired: Any, answer: str) -> None:
+    """The same first words are not enough, nor is an answer that anybody may be given."""
+    wired.server.answer = answer
+    opening = [SYSTEM, user("Read the handbook."), said("Done.")]
+    wired.post({**CALL, "messages": [*opening, user("hunter2 is mine. " + LONG)]})
+    heard = said(ANSWER if answer.startswith("what") else answer)
+    later = [*opening, user("(cut) " + LONG), heard, user("and now?")]
+    wired.post({**CALL, "messages": later})
+    assert (wired.server.plans[-1] is not None) == (answer == ANSWER)
+    if answer != ANSWER:
+        assert "name conversations" in wired.lowering.last.why
+    other = [{**SYSTEM, "content": SYSTEM["content"] + " (you)"}, *later[1:]]
+    wired.post({**CALL, "messages": other})
+    assert wired.server.plans[-1] is None
+    for messages in ([*opening, user("hunter2 is mine. " + LONG)], later):
+        wired.post({**CALL, "messages": messages}, headers={CONVERSATION: "named"})
+    assert wired.server.plans[-1] is not None
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,7 +131,7 @@ def test_appending_asks_for_no_tokens(wired: Any, stream: bool, headers: Any) ->
     for turn in range(4):
         body = {**CALL, "messages": messages, "stream": stream, "max_tokens": 9 + turn}
         assert "sglext" not in wired.post(body, headers=headers).text
-        messages = [*messages, said("fine"), user(LONG.replace("many", f"{turn}"))]
+        messages = [*messages, said(ANSWER), user(LONG.replace("many", f"{turn}"))]
     assert [path for path, _, _ in wired.server.asked if path.endswith("/tokenize")] == []
     assert [r.prompt_tokens for r in seen] == [
         len(render(c["messages"])) for c in wired.server.chats
@@ -109,21 +142,21 @@ def test_appending_asks_for_no_tokens(wired: Any, stream: bool, headers: Any) ->
     messages[2] = user(CUT)
     for turn in range(4, 6):
         wired.post({**CALL, "messages": messages}, headers=headers)
-        messages = [*messages, said("fine"), user(LONG.replace("many", f"{turn}"))]
+        messages = [*messages, said(ANSWER), user(LONG.replace("many", f"{turn}"))]
     assert [plan is not None for plan in wired.server.plans] == [False] * 4 + [True] * 2
     assert wired.lowering.counts == {"appended": 4, "planned": 2}
 
 
 def test_going_back_is_looked_at(wired: Any) -> None:
     """A branch, other tools: what was appended to before may be an edit now."""
-    grown = [*FIRST, said("fine"), user("and now?")]
+    grown = [*FIRST, said(ANSWER), user("and now?")]
     for messages in (FIRST, grown):
         wired.post({**CALL, "messages": messages})
     wired.post({**CALL, "messages": [*FIRST, said("other"), user("way")]})
     assert "input_ids" in wired.server.chats[-1]
-    wired.post({**CALL, "messages": [*grown, said("fine"), user("x")], "tools": [{"x": 1}]})
+    wired.post({**CALL, "messages": [*grown, said(ANSWER), user("x")], "tools": [{"x": 1}]})
     assert "input_ids" in wired.server.chats[-1]
-    wired.post({**CALL, "messages": [*grown, said("fine"), user("x")], "temperature": 1})
+    wired.post({**CALL, "messages": [*grown, said(ANSWER), user("x")], "temperature": 1})
     assert "input_ids" not in wired.server.chats[-1]
 
 
@@ -140,7 +173,7 @@ def test_a_template_that_rewrites_is_noticed_once(wired: Any) -> None:
         messages = first
         for _ in range(3):
             wired.post({**CALL, "messages": messages})
-            messages = [*messages, said("fine"), user("more, " * 20)]
+            messages = [*messages, said(ANSWER), user("more, " * 20)]
     assert ["input_ids" in body for body in wired.server.chats] == [False, False, True]
     assert wired.server.plans[1] is None
 
