@@ -40,6 +40,7 @@ class Ledger:
     """Entries, newest last, never changed once written; safe between threads.
 
     A branch or a retry finds any completion that is still remembered, not only the last.
+    What forget() marked stays marked: such an entry may hold what was to be forgotten.
     Bounded in entries and in tokens (8 bytes each); the newest entry always stays.
     """
 
@@ -47,23 +48,47 @@ class Ledger:
     max_tokens: int = 1 << 23
     _tokens: int = 0
     _entries: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    _forgotten: set[str] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, entry: Entry) -> None:
-        """Remember an entry; the oldest go when there are too many, or too many tokens."""
+    def put(self, entry: Entry, base: Entry | None = None) -> None:
+        """Remember an entry; the oldest go when there are too many, or too many tokens.
+
+        base: where its moved KV comes from; marked when that was marked in the meantime.
+        """
         with self._lock:
+            if entry.amortized and base is not None and base.completion in self._forgotten:
+                self._forgotten.add(entry.completion)
             before = self._entries.pop(entry.completion, None)
             self._tokens += len(entry.ids) - (len(before.ids) if before else 0)
             self._entries[entry.completion] = entry
             while len(self._entries) > 1 and self._full():
-                _, oldest = self._entries.popitem(last=False)
+                name, oldest = self._entries.popitem(last=False)
+                self._forgotten.discard(name)
                 self._tokens -= len(oldest.ids)
 
     def _full(self) -> bool:
         return len(self._entries) > self.max_entries or self._tokens > self.max_tokens
+
+    def forget(self, conversation: str | None, opening: str) -> None:
+        """Mark all that there is of a conversation, under whichever model or salt.
+
+        Where it has no name: all without a name that open alike.
+        """
+        with self._lock:
+            self._forgotten.update(
+                e.completion
+                for e in self._entries.values()
+                if e.conversation == conversation
+                and (conversation is not None or opening == e.opening)
+            )
+
+    def forgotten(self, entry: Entry) -> bool:
+        """Whether something of this entry was to be forgotten after it was written."""
+        return entry.completion in self._forgotten
 
     def candidates(
         self, namespace: Hashable, conversation: str | None, opening: str | None = None

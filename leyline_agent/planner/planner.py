@@ -17,6 +17,7 @@ _SHARED = 16
 _MOST_REPLACED = 100_000
 _ANSWER = 16
 _WORD = 8
+_AFRESH = "forget: the earlier prompt carries moved KV, so the whole prompt is computed anew"
 _UNSURE = "nothing proves that an earlier prompt is of this conversation: name conversations"
 
 
@@ -53,7 +54,11 @@ class Planner:
 
     threshold: kept segments behind an edit shorter than this are prefilled again: moving
     them would cost a stage of its own. most_moves: how many are moved, the longest; a
-    server takes 64 stages. Pure apart from the ledger it reads.
+    server takes 64 stages. Pure apart from the ledger, which it reads and where it marks
+    what is to be forgotten.
+
+    FORGET holds until it is done: whatever the conversation had when it was asked for is a
+    base for FORGET alone from then on, also when the request that asked is never answered.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -78,20 +83,23 @@ class Planner:
         began = time.perf_counter()
         new = array("q", ids)
         plans = []
+        if mode is Mode.FORGET:
+            self.ledger.forget(conversation, opening)
         known = self.ledger.candidates(namespace, conversation, opening)
         for entry in self._bases(new, known, conversation is not None):
-            plan = self._against(entry, new, mode)
+            forget = self.ledger.forgotten(entry)
+            plan = self._against(entry, new, Mode.FORGET if forget else Mode.AMORTIZE)
             fresh = len(new) - plan.edited_len
             work = fresh + plan.cost().prefill
-            plans.append((work, entry, plan))
+            plans.append((work, entry, plan, forget))
             if fresh < len(new) // 8 and work < len(new) // 2:
                 break
         plans.sort(key=lambda candidate: candidate[0])
         why = "no earlier prompt to continue"
-        for _, entry, plan in plans:
+        for _, entry, plan, forget in plans:
             if array("q", plan.apply(entry.ids)) != new[: plan.edited_len]:
                 continue
-            planned = _decided(entry, plan, new, mode, (time.perf_counter() - began) * 1e3)
+            planned = _decided(entry, plan, new, forget, (time.perf_counter() - began) * 1e3)
             if planned.wire is None or conversation is not None or _continues(entry, plan, new):
                 return planned
             why = _UNSURE
@@ -151,20 +159,26 @@ def _within(run: array[int], tokens: array[int]) -> bool:
     return at >= 0
 
 
-def _decided(entry: Entry, plan: EditPlan, new: array[int], mode: Mode, ms: float) -> Planned:
-    """Send the plan or not."""
+def _decided(entry: Entry, plan: EditPlan, new: array[int], forget: bool, ms: float) -> Planned:
+    """Send the plan or not.
+
+    What stands before a FORGET is kept as it is: where the base carries moved KV, which
+    still reflects what was removed earlier, only a plain request forgets.
+    """
     cost = plan.cost()
     # The deletion of the base's end is no edit of the history: generated text is rendered
     # anew by the chat template in every turn.
     edits = [d for d in plan.directives if d.end < plan.base_len or d.replacement]
     replaced = sum(len(d.replacement) for d in edits)
     reusable = plan.edited_len - replaced
-    amortizes = cost.move > 0
+    amortized = not forget and (cost.move > 0 or entry.amortized)
     wire: WirePlan | None = None
     why = ""
     if replaced > _MOST_REPLACED:
         why = "the replacements are too long for a plan"
-    elif amortizes or entry.amortized or (edits and mode is Mode.FORGET):
+    elif forget and entry.amortized:
+        why = _AFRESH
+    elif amortized or (edits and forget):
         wire = WirePlan(entry.completion, plan, digest(new[: plan.edited_len]))
     else:
         why = "nothing behind an edit is worth moving" if edits else "nothing was edited"
@@ -176,6 +190,6 @@ def _decided(entry: Entry, plan: EditPlan, new: array[int], mode: Mode, ms: floa
         replaced,
         len(edits),
         reusable,
-        amortizes or entry.amortized,
+        amortized and wire is not None,
         ms,
     )

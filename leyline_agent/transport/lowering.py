@@ -197,7 +197,8 @@ class Lowering:
                     call.conversation,
                     planned.amortized,
                     opening(call.body["messages"]),
-                )
+                ),
+                planned.base,
             )
             self._history.put(call.links, honest=not planned.amortized)
         record = self.last = _record(call, planned, completion)
