@@ -6,7 +6,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from leyline_agent.transport.lowering import Call, Lowering, note, without_ids
+from leyline_agent.transport.call import Call, note, without_ids
+from leyline_agent.transport.lowering import Lowering
 
 _END = re.compile(rb"\r?\n\r?\n")
 

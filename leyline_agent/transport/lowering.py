@@ -21,50 +21,26 @@ from typing import Any
 
 from leyline_agent.core import PARAM, Mode
 from leyline_agent.planner import Entry, Planned, Planner
-from leyline_agent.transport.history import Chain, History, chain, opening
+from leyline_agent.transport.call import ASK, Call
+from leyline_agent.transport.history import History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
 
 logger = logging.getLogger("leyline_agent")
 
 CONVERSATION = "x-leyline-conversation"
 MODE = "x-leyline-mode"
-_NAMESPACE = ("model", "cache_salt", "extra_key", "lora_path")
-_ASK = {"input_ids": "return_input_ids_in_sglext", "output_ids": "return_output_ids_in_sglext"}
 # What changes nothing about which tokens a prompt has.
 _BESIDE = (
     *("messages", "stream", "stream_options", "temperature", "top_p", "max_tokens"),
-    *("max_completion_tokens", "seed", "stop", "user", "rid", *_ASK.values()),
+    *("max_completion_tokens", "seed", "stop", "user", "rid", *ASK.values()),
+)
+# All that SGLang's chat endpoint renders a prompt from. /v1/tokenize obeys others besides.
+_RENDERED = (
+    *("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format"),
+    *("reasoning_effort", "reasoning", "thinking", "task", "chat_template_kwargs"),
 )
 _REMEMBERED = 64
 _PAUSE_S = 60.0
-
-
-@dataclass(slots=True)
-class Call:
-    """One request on its way: what came in, what is known so far.
-
-    links: its conversation. ids: its prompt, empty until known. output: what was generated.
-    """
-
-    body: dict[str, Any]
-    mode: Mode
-    conversation: str | None
-    began: float
-    origin: str = ""
-    content: int = 0
-    links: Chain = ()
-    ids: array[int] = field(default_factory=lambda: array("q"))
-    output: list[int] | None = None
-    planned: Planned | None = None
-    tokenize_ms: float = 0.0
-    ttft_ms: float = 0.0
-    cached: int | None = None
-
-    @property
-    def namespace(self) -> str:
-        """What the server separates caches by, as one text."""
-        names = [self.origin, *(self.body.get(k) for k in _NAMESPACE)]
-        return json.dumps(names, sort_keys=True, default=str)
 
 
 @dataclass(slots=True)
@@ -143,7 +119,7 @@ class Lowering:
         if known and not self._history.appends(call.links):
             return None
         self.counts["appended"] += 1
-        return {**call.body, **dict.fromkeys(_ASK.values(), True)}
+        return {**call.body, **dict.fromkeys(ASK.values(), True)}
 
     def is_deaf(self, call: Call) -> bool:
         """Whether its server would not tell us tokens; counted when so."""
@@ -153,14 +129,14 @@ class Lowering:
         return deaf
 
     def tokenize_body(self, call: Call) -> dict[str, Any]:
-        """What to post to /v1/tokenize: the chat request itself, so that the ids are its own."""
-        return {k: v for k, v in call.body.items() if k not in ("stream", "stream_options")}
+        """What to post to /v1/tokenize: what the chat endpoint renders, so the ids are its own."""
+        return {k: v for k, v in call.body.items() if k in _RENDERED}
 
     def lower(self, call: Call, tokens: list[int], tokenize_ms: float) -> dict[str, Any]:
         """The body to send: exact ids, the plan if there is one, and a wish for output ids."""
         call.ids, call.tokenize_ms = array("q", tokens), tokenize_ms
         planned = call.planned = self._plan(call)
-        body = {**call.body, "input_ids": tokens, _ASK["output_ids"]: True}
+        body = {**call.body, "input_ids": tokens, ASK["output_ids"]: True}
         if planned.wire is not None:
             body["custom_params"] = {
                 **(call.body.get("custom_params") or {}),
@@ -264,42 +240,3 @@ def _unfit(body: Any) -> str:
 
 def _kind(part: Any) -> Any:
     return part.get("type") if isinstance(part, dict) else "text"
-
-
-def note(call: Call, answer: dict[str, Any]) -> bool:
-    """Keep what an answer or a stream's chunk tells about itself.
-
-    Returns:
-        Whether it carries token ids.
-    """
-    if (cached := cached_tokens(answer)) is not None:
-        call.cached = cached
-    ext = answer.get("sglext")
-    if not isinstance(ext, dict):
-        return False
-    prompt, outputs = ext.get("input_ids"), ext.get("output_ids")
-    if told := isinstance(outputs, list) and len(outputs) == 1 and _are_ids(outputs[0]):
-        call.output = outputs[0]
-    if _are_ids(prompt) and prompt:
-        told, call.ids = True, call.ids or array("q", prompt)
-    return told
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(i) is int and 0 <= i < 1 << 62 for i in value)
-
-
-def cached_tokens(answer: dict[str, Any]) -> int | None:
-    """Prompt tokens found in the server's cache, if the answer says so."""
-    usage = answer.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if isinstance(cached, int) else None
-
-
-def without_ids(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer as it would be, had we not asked for token ids."""
-    ours = [name for name, ask in _ASK.items() if not call.body.get(ask)]
-    ext = {k: v for k, v in (answer.get("sglext") or {}).items() if k not in ours}
-    rest = {k: v for k, v in answer.items() if k != "sglext"}
-    return {**rest, "sglext": ext} if any(v is not None for v in ext.values()) else rest

@@ -12,15 +12,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from leyline_agent.transport.call import Call, note, without_ids
 from leyline_agent.transport.events import Watch
-from leyline_agent.transport.lowering import (
-    CONVERSATION,
-    MODE,
-    Call,
-    Lowering,
-    note,
-    without_ids,
-)
+from leyline_agent.transport.lowering import CONVERSATION, MODE, Lowering
 
 _OURS = (CONVERSATION, MODE)
 _REFUSED = (400, 413, 422)

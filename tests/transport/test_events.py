@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from leyline_agent.core import Mode
 from leyline_agent.transport import Lowering
+from leyline_agent.transport.call import Call
 from leyline_agent.transport.events import Watch
-from leyline_agent.transport.lowering import Call
 
 EXT = {"sglext": {"output_ids": [[1, 2, 3]]}}
 USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7}}

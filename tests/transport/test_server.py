@@ -78,6 +78,7 @@ def history(turns: int) -> list[dict[str, Any]]:
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"reasoning_effort": "low", "stop": ["x"], "seed": 3, "logprobs": True},
         {"response_format": {"type": "json_object"}, "min_p": 0.1, "user": "me"},
+        {"add_generation_prompt": False, "add_special_tokens": True},
     ],
     ids=lambda extra: ",".join(extra) or "plain",
 )
@@ -91,10 +92,14 @@ def test_tokenize_gives_the_ids_of_the_chat_path(server: ServerProcess, extra: A
     ).json()["sglext"]["input_ids"]
     seen: list[TurnRecord] = []
     with client(server.base_url, on_turn=seen.append, lib=httpx) as http:
+        # Behind another conversation a new one is looked at.
+        other = [{"role": "user", "content": "another"}]
+        http.post("/v1/chat/completions", json={**body, "messages": other})
         ours = http.post("/v1/chat/completions", json={**body, "return_input_ids_in_sglext": True})
     assert ours.json()["sglext"]["input_ids"] == own
     assert "output_ids" not in ours.json()["sglext"]
-    assert seen[0].prompt_tokens == len(own)
+    assert seen[-1].prompt_tokens == len(own)
+    assert seen[-1].tokenize_ms > 0
 
 
 def check(records: list[TurnRecord], base_url: str) -> None:

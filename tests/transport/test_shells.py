@@ -236,6 +236,21 @@ def test_other_paths_and_methods_are_none_of_ours(wired: Any) -> None:
     assert not wired.lowering.counts
 
 
+def test_tokens_are_asked_for_what_the_chat_endpoint_renders(wired: Any) -> None:
+    """It ignores fields that /v1/tokenize would obey."""
+    wired.meet_another()
+    rendered = {
+        **{"tools": [], "tool_choice": "none", "parallel_tool_calls": False, "task": "domain"},
+        **{"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+        **{"response_format": {"type": "text"}, "thinking": {"type": "x"}, "reasoning": {}},
+    }
+    beside = {"add_generation_prompt": False, "add_special_tokens": True, "prompt": "x"}
+    wired.post({**CALL, **rendered, **beside, "stream": True, "temperature": 0, "rid": "r"})
+    [asked] = [body for path, body, _ in wired.server.asked if path.endswith("/tokenize")]
+    assert asked == {**CALL, **rendered}
+    assert beside.items() <= wired.server.chats[-1].items()
+
+
 @pytest.mark.parametrize("status", [404, 400, 500, 503])
 def test_without_tokens_the_request_is_plain(wired: Any, status: int) -> None:
     wired.meet_another()
