@@ -21,7 +21,7 @@ from typing import Any
 
 from leyline_agent.core import PARAM, Mode
 from leyline_agent.planner import Entry, Planned, Planner
-from leyline_agent.transport.call import ASK, Call
+from leyline_agent.transport.call import ASK, ASK_HEADERS, Call
 from leyline_agent.transport.history import History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
 
@@ -83,7 +83,8 @@ class Lowering:
             return None
         conversation = headers.get(CONVERSATION)
         began = time.perf_counter()
-        call = Call(body, mode, conversation, began, origin, hash(content))
+        wanted = [name for name, asks in ASK_HEADERS.items() if headers.get(asks) == "1"]
+        call = Call(body, mode, conversation, began, origin, hash(content), wanted)
         rest = {k: v for k, v in body.items() if k not in _BESIDE}
         seed = json.dumps([call.namespace, conversation, rest], sort_keys=True, default=str)
         call.links = chain(seed, body["messages"])

@@ -97,6 +97,16 @@ def test_the_caller_sees_the_answer_it_would_have_seen(wired: Any, stream: bool)
     assert '"output_ids"' in asked.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_ids_that_a_header_asks_for_are_handed_on(wired: Any, stream: bool) -> None:
+    for wanted, value in (("input", "1"), ("output", "1"), ("input", "0")):
+        headers = {f"x-sglext-return-{wanted}-ids": value}
+        told = wired.post({**CALL, "stream": stream}, headers=headers).text
+        assert [f'"{name}_ids"' in told for name in ("input", "output")] == [
+            wanted == name and value == "1" for name in ("input", "output")
+        ]
+
+
 def test_the_hook_is_told_everything(wired: Any) -> None:
     seen: list[TurnRecord] = []
     wired.lowering.on_turn = seen.append
