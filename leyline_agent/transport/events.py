@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from leyline_agent.transport.call import Call, note, without_ids
 from leyline_agent.transport.lowering import Lowering
 
+# What SGLang writes into every chunk, whatever it is for.
+_EVERYWHERE = ("id", "object", "created", "model", "system_fingerprint")
 _END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -65,8 +67,8 @@ class Watch:
         theirs = without_ids(self.call, chunk)
         if theirs == chunk:
             return event
-        told = any(theirs.get(key) for key in ("choices", "usage", "sglext"))
-        return b"data: " + json.dumps(theirs).encode() if told else b""
+        ours_alone = not any(value for key, value in theirs.items() if key not in _EVERYWHERE)
+        return b"" if ours_alone else b"data: " + json.dumps(theirs).encode()
 
 
 def _telling(event: bytes) -> bool:
