@@ -24,6 +24,7 @@ from leyline_agent.planner import Entry, Planned, Planner
 from leyline_agent.transport.call import ASK, ASK_HEADERS, Call
 from leyline_agent.transport.history import History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
+from leyline_agent.transport.trust import Trust
 
 logger = logging.getLogger("leyline_agent")
 
@@ -40,7 +41,6 @@ _RENDERED = (
     *("reasoning_effort", "reasoning", "thinking", "task", "chat_template_kwargs"),
 )
 _REMEMBERED = 64
-_PAUSE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Lowering:
     mode: of edits that name none. counts: "planned", "plain", "appended" (sent without a
     look at its tokens), or why a request went through untouched. on_turn: called once for
     each finished request; what it raises is logged and dropped. last: the record of the
-    request that finished last.
+    request that finished last. trust: which requests and servers had better be left alone.
     """
 
     planner: Planner = field(default_factory=Planner)
@@ -61,10 +61,9 @@ class Lowering:
     on_turn: Callable[[TurnRecord], None] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     last: TurnRecord | None = None
+    trust: Trust = field(default_factory=Trust)
     _history: History = field(default_factory=History)
     _rewritten: set[str] = field(default_factory=set)
-    _failed: set[int] = field(default_factory=set)
-    _deaf: dict[str, float] = field(default_factory=dict)
 
     def open(
         self, path: str, headers: Mapping[str, str], content: bytes, origin: str = ""
@@ -74,7 +73,7 @@ class Lowering:
             return None
         try:
             body = json.loads(content)
-            reason = _unfit(body) or self._distrust(content)
+            reason = _unfit(body) or self.trust.objection(hash(content), origin)
             mode = Mode(headers.get(MODE) or self.mode)
         except (ValueError, TypeError, RecursionError):
             reason, body, mode = "unreadable", {}, self.mode
@@ -89,19 +88,6 @@ class Lowering:
         seed = json.dumps([call.namespace, conversation, rest], sort_keys=True, default=str)
         call.links = chain(seed, body["messages"])
         return call
-
-    def _distrust(self, content: bytes) -> str:
-        return "failed before" if hash(content) in self._failed else ""
-
-    def failed(self, call: Call) -> None:
-        """The server failed on the lowered form: a caller's own retry goes through untouched."""
-        if len(self._failed) >= _REMEMBERED:
-            self._failed.clear()
-        self._failed.add(call.content)
-
-    def deaf(self, origin: str) -> None:
-        """The server has no /tokenize: don't ask it again for a while."""
-        self._deaf[origin] = time.monotonic() + _PAUSE_S
 
     def skip(self, reason: str, error: Exception | None = None) -> None:
         """Count a request that goes through untouched, and say why in one line."""
@@ -121,13 +107,6 @@ class Lowering:
             return None
         self.counts["appended"] += 1
         return {**call.body, **dict.fromkeys(ASK.values(), True)}
-
-    def is_deaf(self, call: Call) -> bool:
-        """Whether its server would not tell us tokens; counted when so."""
-        deaf = self._deaf.get(call.origin, 0) > time.monotonic()
-        if deaf:
-            self.skip("no tokens from the server")
-        return deaf
 
     def tokenize_body(self, call: Call) -> dict[str, Any]:
         """What to post to /v1/tokenize: what the chat endpoint renders, so the ids are its own."""

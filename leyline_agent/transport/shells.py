@@ -17,7 +17,8 @@ from leyline_agent.transport.events import Watch
 from leyline_agent.transport.lowering import CONVERSATION, MODE, Lowering
 
 _OURS = (CONVERSATION, MODE)
-_REFUSED = (400, 413, 422)
+# Too busy or too slow for any form of the request: the caller decides when to try again.
+_BUSY = (408, 425, 429, 503, 504)
 _TOKENIZE_S = 10.0
 
 
@@ -80,7 +81,7 @@ class _Requests:
             ValueError: the server did not say which tokens the prompt has.
         """
         if status in (404, 405):
-            self.lowering.deaf(call.origin)
+            self.lowering.trust.deaf(call.origin)
         tokens = json.loads(answer).get("tokens") if status == 200 else None
         if (
             not isinstance(tokens, list)
@@ -90,6 +91,42 @@ class _Requests:
             raise ValueError(f"/tokenize answered {status}")
         body = self.lowering.lower(call, tokens, (time.perf_counter() - began) * 1e3)
         return self._rebuilt(request, json.dumps(body).encode())
+
+    def _deaf(self, call: Call) -> bool:
+        """Whether its server would not tell us tokens; counted when so."""
+        deaf = self.lowering.trust.is_deaf(call.origin)
+        if deaf:
+            self.lowering.skip("no tokens from the server")
+        return deaf
+
+    def _lost(self, call: Call, error: Exception) -> bool:
+        """Whether the plain request is to be sent when the lowered one met this error.
+
+        No byte of an answer has come. After a timeout one may still be under way: then the
+        caller's own retry goes plainly.
+        """
+        self.lowering.trust.failed(call.content)
+        if isinstance(error, self.lib.TimeoutException):
+            return False
+        self.lowering.skip("connection lost", error)
+        return True
+
+    def _refused(self, call: Call, status: int) -> bool:
+        """Whether the plain request is to be sent when the lowered one met this status."""
+        if status < 400:
+            self.lowering.trust.works(call.origin)
+            return False
+        if status in _BUSY:
+            return False
+        self.lowering.trust.failed(call.content)
+        self.lowering.skip(f"refused with status {status}")
+        return True
+
+    def _again(self, response: Any, call: Call) -> Any:
+        """The plain form's answer, handed on; where that is none the lowering did no harm."""
+        if response.status_code < 400:
+            self.lowering.trust.strike(call.origin)
+        return response
 
     def _answer(self, response: Any, call: Call, content: bytes) -> Any:
         """A whole answer: noted, and handed on without the ids that we asked for."""
@@ -126,7 +163,7 @@ class SyncShell(_Requests):
         if call is None:
             return self.inner.handle_request(plain)
         lowered = self._appended(request, call)
-        if lowered is None and self.lowering.is_deaf(call):
+        if lowered is None and self._deaf(call):
             return self.inner.handle_request(plain)
         if lowered is None:
             try:
@@ -140,15 +177,16 @@ class SyncShell(_Requests):
             except Exception as error:
                 self.lowering.skip("no tokens from the server", error)
                 return self.inner.handle_request(plain)
-        response = self.inner.handle_request(lowered)
-        if response.status_code in _REFUSED:
-            response.read()
+        try:
+            response = self.inner.handle_request(lowered)
+        except Exception as error:
+            if not self._lost(call, error):
+                raise
+            return self._again(self.inner.handle_request(plain), call)
+        if self._refused(call, response.status_code):
             response.close()
-            self.lowering.skip(f"refused with status {response.status_code}")
-            return self.inner.handle_request(plain)
+            return self._again(self.inner.handle_request(plain), call)
         if response.status_code != 200:
-            if response.status_code == 500:
-                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)
@@ -176,7 +214,7 @@ class AsyncShell(_Requests):
         if call is None:
             return await self.inner.handle_async_request(plain)
         lowered = self._appended(request, call)
-        if lowered is None and self.lowering.is_deaf(call):
+        if lowered is None and self._deaf(call):
             return await self.inner.handle_async_request(plain)
         if lowered is None:
             try:
@@ -190,15 +228,16 @@ class AsyncShell(_Requests):
             except Exception as error:
                 self.lowering.skip("no tokens from the server", error)
                 return await self.inner.handle_async_request(plain)
-        response = await self.inner.handle_async_request(lowered)
-        if response.status_code in _REFUSED:
-            await response.aread()
+        try:
+            response = await self.inner.handle_async_request(lowered)
+        except Exception as error:
+            if not self._lost(call, error):
+                raise
+            return self._again(await self.inner.handle_async_request(plain), call)
+        if self._refused(call, response.status_code):
             await response.aclose()
-            self.lowering.skip(f"refused with status {response.status_code}")
-            return await self.inner.handle_async_request(plain)
+            return self._again(await self.inner.handle_async_request(plain), call)
         if response.status_code != 200:
-            if response.status_code == 500:
-                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)

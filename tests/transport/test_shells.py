@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from array import array
 from typing import Any
 
@@ -292,27 +293,113 @@ def test_odd_tokens_are_no_tokens(wired: Any, tokens: Any) -> None:
     assert wired.server.chats == [CALL]
 
 
-def test_a_refused_plan_is_sent_again_plainly(wired: Any) -> None:
+ODD = [400, 401, 403, 404, 413, 422, 500, 501, 502]
+
+
+@pytest.mark.parametrize("status", ODD)
+def test_a_refused_plan_is_sent_again_plainly(wired: Any, status: int) -> None:
     wired.meet_another()
-    wired.server.status, wired.server.only_lowered = {"/chat/completions": 400}, True
+    wired.server.status, wired.server.only_lowered = {"/chat/completions": status}, True
     assert wired.post(CALL).status_code == 200
     assert ["input_ids" in body for body in wired.server.chats] == [True, False]
-    assert wired.lowering.counts["refused with status 400"] == 1
+    assert wired.server.chats[-1] == CALL
+    assert wired.lowering.counts[f"refused with status {status}"] == 1
+    assert wired.post(CALL).status_code == 200
+    assert ["input_ids" in body for body in wired.server.chats] == [True, False, False]
 
 
-@pytest.mark.parametrize("status", [401, 404, 408, 429, 500, 503])
-def test_other_failures_are_the_callers_and_nothing_is_sent_twice(wired: Any, status: int) -> None:
+@pytest.mark.parametrize("status", [*ODD, 408, 429, 503, 504])
+def test_what_fails_plainly_too_is_the_callers(wired: Any, status: int) -> None:
+    """A busy server is not asked twice, and no failure is the lowering's."""
     wired.server.status = {"/chat/completions": status}
-    assert wired.post(CALL).status_code == status
+    for number in range(4):
+        assert wired.post({**CALL, "seed": number}).status_code == status
+    assert len(wired.server.chats) == 4 * (1 + (status in ODD))
+    wired.server.status = {}
+    wired.post(CALL)
+    assert "return_output_ids_in_sglext" in wired.server.chats[-1]
+
+
+def failing(wired: Any, error: Any, answers: bool = False) -> None:
+    """Lowered requests meet an error before, or with `answers` in, the body of an answer."""
+    lib, chat = wired.server.lib, wired.server._chat
+
+    class Broken(lib.SyncByteStream, lib.AsyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            yield b'{"id": '
+            raise error
+
+        async def __aiter__(self) -> Any:
+            yield b'{"id": '
+            raise error
+
+    def answer(body: Any) -> Any:
+        if "return_output_ids_in_sglext" not in body:
+            return chat(body)
+        if answers:
+            return lib.Response(200, stream=Broken())
+        raise error
+
+    wired.server._chat = answer
+
+
+@pytest.mark.parametrize("name", ["ReadError", "WriteError", "RemoteProtocolError", "ConnectError"])
+def test_a_connection_that_dies_on_lowered_requests(wired: Any, name: str) -> None:
+    failing(wired, getattr(wired.server.lib, name)("reset by proxy"))
+    for number in range(5):
+        assert wired.post({**CALL, "seed": number}).status_code == 200
+    # Three times in vain, and then no more for a while.
+    assert len(wired.server.chats) == 3 * 2 + 2
+    assert wired.lowering.counts["connection lost"] == 3
+    assert wired.lowering.counts["lowered requests failed repeatedly"] == 2
+
+
+def test_lowering_goes_on_after_a_pause(wired: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = wired.server._chat
+    failing(wired, wired.server.lib.ReadError("reset"))
+    for number in range(3):
+        wired.post({**CALL, "seed": number})
+    wired.server._chat = chat
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    wired.post({**CALL, "seed": 9})
+    assert "return_output_ids_in_sglext" in wired.server.chats[-1]
+
+
+def test_now_and_then_a_failure_pauses_nothing(wired: Any) -> None:
+    for number in range(8):
+        wired.server.only_lowered = True
+        wired.server.status = {"/chat/completions": 500} if number % 2 else {}
+        wired.post({**CALL, "messages": [user(f"{number}")]})
+    assert wired.lowering.counts["lowered requests failed repeatedly"] == 0
+
+
+@pytest.mark.parametrize("name", ["ReadTimeout", "ConnectTimeout"])
+def test_what_may_still_be_answered_is_not_sent_twice(wired: Any, name: str) -> None:
+    error = getattr(wired.server.lib, name)
+    failing(wired, error("slow"))
+    with pytest.raises(error):
+        wired.post(CALL)
+    assert len(wired.server.chats) == 1
+    assert wired.post(CALL).status_code == 200
+    assert wired.server.chats[-1] == CALL
+
+
+def test_an_answer_that_breaks_off_is_an_error(wired: Any) -> None:
+    failing(wired, wired.server.lib.ReadError("gone"), answers=True)
+    with pytest.raises(wired.server.lib.ReadError):
+        wired.post(CALL)
     assert len(wired.server.chats) == 1
 
 
-def test_after_a_failure_of_the_server_a_retry_is_plain(wired: Any) -> None:
-    wired.meet_another()
-    wired.server.status, wired.server.only_lowered = {"/chat/completions": 500}, True
-    assert wired.post(CALL).status_code == 500
-    assert wired.post(CALL).status_code == 200
-    assert ["input_ids" in body for body in wired.server.chats] == [True, False]
+def test_a_cancelled_request_is_not_sent_again(wired: Any) -> None:
+    class Cancelled(BaseException):
+        pass
+
+    failing(wired, Cancelled())
+    with pytest.raises(Cancelled):
+        wired.post(CALL)
+    assert len(wired.server.chats) == 1
 
 
 def test_an_unreadable_answer_is_handed_on(wired: Any) -> None:
