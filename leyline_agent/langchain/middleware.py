@@ -33,7 +33,8 @@ class LeylineMiddleware(AgentMiddleware):
             `leyline_agent.policies.load` takes it. mode: how its edits reach the cache;
             None takes the policy's own `mode`, or amortize.
 
-    An answer's `response_metadata["leyline"]` is its TurnRecord as a dict. A policy that
+    An answer's `response_metadata["leyline"]` is its TurnRecord as a dict: what was planned,
+    and what the server did (applied, spliced, fallback). A policy that
     fails, or returns what could not be sent, costs no request: the messages go as they
     stood, the failure is logged, counted in `policy_failures` and told in `why`.
 

@@ -26,7 +26,8 @@ class Call:
     """One request on its way: what came in, what is known so far.
 
     wanted: names of the token ids that the caller asked for himself, by header.
-    links: its conversation. ids: its prompt, empty until known. output: what was generated.
+    completion: the answer's id. links: its conversation. ids: its prompt, empty until
+    known. output: what was generated.
     """
 
     body: dict[str, Any]
@@ -36,6 +37,7 @@ class Call:
     origin: str = ""
     content: int = 0
     wanted: Collection[str] = ()
+    completion: str = ""
     links: Chain = ()
     ids: array[int] = field(default_factory=lambda: array("q"))
     output: list[int] | None = None

@@ -19,12 +19,13 @@ class Watch:
     """Reads one stream's events; removes the token ids that we asked for.
 
     feed() takes bytes as they arrive and returns those to pass on: every complete event
-    at once, unchanged when it carries no such ids.
+    at once, unchanged when it carries no such ids. ended: [DONE] has come.
     """
 
     lowering: Lowering
     call: Call
     completion: str = ""
+    ended: bool = False
     _rest: bytes = b""
     _closed: bool = field(default=False)
 
@@ -48,7 +49,7 @@ class Watch:
     def _close(self) -> None:
         """Enter the answer into the ledger, once; many clients stop reading at [DONE]."""
         if not self._closed:
-            self._closed = True
+            self._closed = self.ended = True
             self.lowering.close(self.call, self.completion)
 
     def _seen(self, event: bytes) -> bytes:

@@ -19,11 +19,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leyline_agent.core import PARAM, Mode
+from leyline_agent.core import PARAM, Mode, Receipt
 from leyline_agent.planner import Entry, Planned, Planner
 from leyline_agent.transport.call import ASK, ASK_HEADERS, Call
 from leyline_agent.transport.history import History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
+from leyline_agent.transport.servers import Servers
 from leyline_agent.transport.trust import Trust
 
 logger = logging.getLogger("leyline_agent")
@@ -41,6 +42,7 @@ _RENDERED = (
     *("reasoning_effort", "reasoning", "thinking", "task", "chat_template_kwargs"),
 )
 _REMEMBERED = 64
+_NO_RECEIPT = "the server gave no receipt for the plan"
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Lowering:
     look at its tokens), or why a request went through untouched. on_turn: called once for
     each finished request; what it raises is logged and dropped. last: the record of the
     request that finished last. trust: which requests and servers had better be left alone.
+    servers: what they said of themselves.
     """
 
     planner: Planner = field(default_factory=Planner)
@@ -62,8 +65,10 @@ class Lowering:
     counts: Counter[str] = field(default_factory=Counter)
     last: TurnRecord | None = None
     trust: Trust = field(default_factory=Trust)
+    servers: Servers = field(default_factory=Servers)
     _history: History = field(default_factory=History)
     _rewritten: set[str] = field(default_factory=set)
+    _silent: set[str] = field(default_factory=set)
 
     def open(
         self, path: str, headers: Mapping[str, str], content: bytes, origin: str = ""
@@ -93,6 +98,8 @@ class Lowering:
         """Count a request that goes through untouched, and say why in one line."""
         self.counts[reason] += 1
         logger.info("leyline: plain request (%s)%s", reason, f": {error}" if error else "")
+        for records in COLLECTING.get():
+            records.append(TurnRecord.untouched(reason))
 
     def append(self, call: Call) -> dict[str, Any] | None:
         """The body to send when no plan can be of use, whatever the tokens are; else None.
@@ -141,6 +148,7 @@ class Lowering:
         planned = call.planned
         if planned is None or not completion:
             return
+        call.completion = completion
         if call.output is not None:
             ids = call.ids[:]
             ids.extend(call.output)
@@ -166,6 +174,26 @@ class Lowering:
             self.on_turn(record)
         except Exception:
             logger.exception("leyline: on_turn failed")
+
+    def wants_receipt(self, call: Call) -> bool:
+        """Whether somebody collects what became of a plan that was sent and answered."""
+        planned = call.planned is not None and call.planned.wire is not None
+        return planned and bool(call.completion) and bool(COLLECTING.get())
+
+    def receipted(self, call: Call, receipt: Receipt | None) -> None:
+        """Complete the collected record of a call; None: the server has no receipt for it."""
+        if receipt is None:
+            known: dict[str, Any] = {"why": _NO_RECEIPT}
+            if call.origin not in self._silent:
+                self._silent.add(call.origin)
+                logger.warning("leyline: %s: %s", call.origin, _NO_RECEIPT)
+        else:
+            fallback = receipt.fallback.value if receipt.fallback else None
+            known = {"applied": receipt.applied, "spliced": receipt.spliced, "fallback": fallback}
+        for records in COLLECTING.get():
+            records[:] = [
+                replace(r, **known) if r.completion == call.completion else r for r in records
+            ]
 
     def _hindsight(self, call: Call) -> Planned:
         """What would have been planned for a request that was sent as it came."""

@@ -85,10 +85,22 @@ async def test_an_agents_edits_become_plans_and_its_answers_say_so(
     told = [m.response_metadata["leyline"] for m in state["messages"] if isinstance(m, AIMessage)]
     assert [record["planned"] for record in told] == [False, False, True, False]
     assert told[2]["completion"] == "chatcmpl-2"
+    assert [record["applied"] for record in told] == [None, None, True, None]
+    assert (told[2]["spliced"], told[2]["fallback"]) == (7, None)
     other = {"configurable": {"thread_id": "another"}}
     loop.invoke({"messages": [{"role": "user", "content": "task"}]}, other)
     assert lowering.last is not None
     assert lowering.last.why == "no earlier prompt to continue"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_answers_of_a_server_without_leyline_say_so(server: FakeServer, streaming: bool) -> None:
+    server.info = None
+    asked = {"messages": [{"role": "user", "content": "task"}]}
+    config = {"configurable": {"thread_id": "a"}}
+    state = agent(server, Lowering(), streaming).invoke(asked, config)
+    told = state["messages"][-1].response_metadata["leyline"]
+    assert (told["planned"], told["why"]) == (False, "no leyline server")
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])

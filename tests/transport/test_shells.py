@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import fake_sglang
@@ -116,7 +117,7 @@ def test_the_hook_is_told_everything(wired: Any) -> None:
             wired.post({**CALL, "messages": messages, "stream": True})
     assert wired.lowering.last == seen[1]
     # asyncio.run copies the context: the list inside is the same.
-    assert collected == seen
+    assert collected == [seen[0], replace(seen[1], applied=True, spliced=7)]
     first, second = seen
     assert (first.completion, first.planned, first.why) == (
         "chatcmpl-0", False, "no earlier prompt to continue",
