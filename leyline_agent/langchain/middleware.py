@@ -28,6 +28,10 @@ class LeylineMiddleware(AgentMiddleware):
     edited, never the agent's state. With policy=None it only names the conversation, and
     the edits of others become directives.
 
+    The conversation's name is the running graph's thread_id. Give every conversation one:
+    without it few edits become directives, because users must not meet in the cache (see
+    Planner).
+
     Args:
         policy: what the history should look like: a Policy, or its description as
             `leyline_agent.policies.load` takes it. mode: how its edits reach the cache;

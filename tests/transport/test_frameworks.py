@@ -103,6 +103,28 @@ def test_answers_of_a_server_without_leyline_say_so(server: FakeServer, streamin
     assert (told["planned"], told["why"]) == (False, "no leyline server")
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_stream_s_last_chunk_says_so_too(server: FakeServer, asynchronous: bool) -> None:
+    lowering = Lowering()
+    model = chat_model(URL, "m", **clients(server, lowering))
+    loop = create_agent(model, [], middleware=[LeylineMiddleware()])
+    asked = {"messages": [{"role": "user", "content": "task"}]}
+    if asynchronous:
+        chunks = [c async for c, _ in loop.astream(asked, stream_mode="messages")]
+    else:
+        chunks = [c for c, _ in loop.stream(asked, stream_mode="messages")]
+    assert "".join(c.content for c in chunks) == ANSWER
+    told = [c.response_metadata["leyline"] for c in chunks if "leyline" in c.response_metadata]
+    assert "leyline" in chunks[-1].response_metadata
+    assert [(t["completion"], t["planned"]) for t in told] == [("chatcmpl-0", False)]
+    assert len({c.id for c in chunks}) == 1
+    # Outside of the middleware nobody collects, and the stream is ChatOpenAI's own.
+    assert not any("leyline" in c.response_metadata for c in model.stream("hi"))
+    state = await loop.ainvoke(asked)
+    message = state["messages"][-1]
+    assert (message.content, message.response_metadata["leyline"]["planned"]) == (ANSWER, False)
+
+
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
 def test_ready_clients_take_a_root_with_and_without_v1(url: str) -> None:
     shared = Lowering()
