@@ -65,14 +65,15 @@ def note(call: Call, answer: dict[str, Any]) -> bool:
     if not isinstance(ext, dict):
         return False
     prompt, outputs = ext.get("input_ids"), ext.get("output_ids")
-    if told := isinstance(outputs, list) and len(outputs) == 1 and _are_ids(outputs[0]):
+    if told := isinstance(outputs, list) and len(outputs) == 1 and are_ids(outputs[0]):
         call.output = outputs[0]
-    if _are_ids(prompt) and prompt:
+    if are_ids(prompt) and prompt:
         told, call.ids = True, call.ids or array("q", prompt)
     return told
 
 
-def _are_ids(value: Any) -> bool:
+def are_ids(value: Any) -> bool:
+    """Whether this is a list of token ids."""
     return isinstance(value, list) and all(type(i) is int and 0 <= i < 1 << 62 for i in value)
 
 

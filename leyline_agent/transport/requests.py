@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from leyline_agent.core import Receipt
-from leyline_agent.transport.call import Call, note, without_ids
+from leyline_agent.transport.call import Call, are_ids, note, without_ids
 from leyline_agent.transport.lowering import CONVERSATION, MODE, Lowering
 
 _OURS = (CONVERSATION, MODE)
@@ -114,11 +114,7 @@ class Requests:
         if status in (404, 405):
             self.lowering.trust.deaf(call.origin)
         tokens = json.loads(answer).get("tokens") if status == 200 else None
-        if (
-            not isinstance(tokens, list)
-            or not all(type(t) is int for t in tokens[:1])
-            or not tokens
-        ):
+        if not tokens or not are_ids(tokens):
             raise ValueError(f"/tokenize answered {status}")
         body = self.lowering.lower(call, tokens, (time.perf_counter() - began) * 1e3)
         return self._rebuilt(request, json.dumps(body).encode())

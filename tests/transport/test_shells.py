@@ -275,7 +275,7 @@ def test_without_tokens_the_request_is_plain(wired: Any, status: int) -> None:
     assert len(asked) == (1 if status == 404 else 2)
 
 
-@pytest.mark.parametrize("tokens", [None, [], "x", [[1, 2]], ["a"], {"a": 1}])
+@pytest.mark.parametrize("tokens", [None, [], "x", [[1, 2]], ["a"], {"a": 1}, [1, -5], [1, True]])
 def test_odd_tokens_are_no_tokens(wired: Any, tokens: Any) -> None:
     wired.meet_another()
     inner = wired.server.__call__
