@@ -80,6 +80,7 @@ class Lowering:
             body = json.loads(content)
             reason = _unfit(body) or self.trust.objection(hash(content), origin)
             mode = Mode(headers.get(MODE) or self.mode)
+            self._forget(body, mode, headers.get(CONVERSATION))
         except (ValueError, TypeError, RecursionError):
             reason, body, mode = "unreadable", {}, self.mode
         if reason:
@@ -93,6 +94,12 @@ class Lowering:
         seed = json.dumps([call.namespace, conversation, rest], sort_keys=True, default=str)
         call.links = chain(seed, body["messages"])
         return call
+
+    def _forget(self, body: Any, mode: Mode, conversation: str | None) -> None:
+        """What is to be forgotten is marked even where the request goes through untouched."""
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if mode is Mode.FORGET and isinstance(messages, list):
+            self.planner.ledger.forget(conversation, opening(messages))
 
     def skip(self, reason: str, error: Exception | None = None) -> None:
         """Count a request that goes through untouched, and say why in one line."""

@@ -386,6 +386,22 @@ def test_what_may_still_be_answered_is_not_sent_twice(wired: Any, name: str) -> 
     assert wired.server.chats[-1] == CALL
 
 
+@pytest.mark.parametrize("untouched", ["tokens", "lowered", "never answered", "n"])
+def test_forget_holds_though_its_request_went_plainly(wired: Any, untouched: str) -> None:
+    named = {CONVERSATION: "a"}
+    wired.post({**CALL, "messages": FIRST}, headers=named)
+    wired.server.status = {
+        "tokens": {"/tokenize": 500},
+        "never answered": {"/chat/completions": 503},
+    }.get(untouched, {"/chat/completions": 400} if untouched == "lowered" else {})
+    wired.server.only_lowered = untouched == "lowered"
+    asked = {**CALL, "messages": SECOND, "n": 2 if untouched == "n" else 1}
+    wired.post(asked, headers={**named, MODE: "forget"})
+    wired.server.status = {}
+    wired.post({**CALL, "messages": [*SECOND, said(ANSWER), user("more")]}, headers=named)
+    assert {d.mode for d in wired.server.plans[-1].plan.directives} == {Mode.FORGET}
+
+
 def test_an_answer_that_breaks_off_is_an_error(wired: Any) -> None:
     failing(wired, wired.server.lib.ReadError("gone"), answers=True)
     with pytest.raises(wired.server.lib.ReadError):
