@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leyline_agent.core import PolicyError
-from leyline_agent.policies.policy import Policy
+from leyline_agent.policies.policy import Policy, checked
 from leyline_agent.policies.truncate_older_than import TruncateOlderThan
 
 GROUP = "leyline.policies"
@@ -31,7 +31,8 @@ def load(spec: str) -> Policy:
             "path/to/file.py:Class:key=value".
 
     Raises:
-        PolicyError: nothing by that name, no such file or class, or wrong parameters.
+        PolicyError: nothing by that name, no such file or class, wrong parameters, no method
+            transform, or an unknown mode.
     """
     if ".py:" in spec or spec.endswith(".py"):
         path, _, rest = spec.partition(".py:")
@@ -45,9 +46,10 @@ def load(spec: str) -> Policy:
         policy = found(**values)
     except TypeError as error:
         raise PolicyError(f"{name} takes {inspect.signature(found)}: {error}") from error
-    if not callable(getattr(policy, "transform", None)):
-        raise PolicyError(f"{spec} has no method transform(messages, turn)")
-    return policy  # type: ignore[no-any-return]
+    try:
+        return checked(policy)
+    except PolicyError as error:
+        raise PolicyError(f"{spec}: {error}") from error
 
 
 def _named(name: str) -> Any:

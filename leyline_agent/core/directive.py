@@ -13,12 +13,18 @@ from leyline_agent.core.span import Span
 class Mode(StrEnum):
     """What happens to the cached tokens behind an edit (paper, section on directives).
 
+    Mode("...") raises ValueError for any other name, and says which there are.
+
     AMORTIZE keeps their KV and corrects only positions: they still reflect the removed
     text. FORGET computes them again: nothing of the removed text is left.
     """
 
     AMORTIZE = "amortize"
     FORGET = "forget"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode:
+        raise ValueError(f"there is no mode {value!r:.40}; the modes are {', '.join(cls)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    ToolMessage,
+    convert_to_messages,
+)
 from langchain_core.messages.utils import convert_to_openai_messages
 
 from leyline_agent.core import PolicyError
@@ -66,8 +73,8 @@ def edited(messages: Sequence[AnyMessage], policy: Policy, known: Known) -> list
         if sent is not None:
             before.append(dict(sent))
     after = apply(policy, before, sum(isinstance(m, AIMessage) for m in messages))
-    after = _with_ids(after, list(came.values()), before)
     try:
+        after = _with_ids(after, list(came.values()), before)
         sent = [_as_message(m, originals, came) for m in after]
     except Exception as error:
         raise PolicyError(f"{type(policy).__name__} made no chat message: {error}") from error
@@ -127,7 +134,7 @@ def _remember(
         if name not in kept:
             if not inserts:
                 known[name] = (came[name], None)
-        elif kept[name].get("content") != came[name].get("content"):
+        elif kept[name] != came[name]:
             known[name] = (came[name], dict(kept[name]))
 
 
@@ -144,11 +151,38 @@ def _as_dict(name: str, message: AnyMessage) -> Message:
 def _as_message(
     message: Message, originals: dict[str, AnyMessage], came: dict[str, Message]
 ) -> AnyMessage:
-    """Back to LangChain: the original, the original with other content, or a new message."""
+    """Back to LangChain: the original, the original with the policy's changes, or a new one."""
     name = message.get(_ID, "")
-    if name not in originals:
-        plain = {k: v for k, v in message.items() if k != _ID}
-        return convert_to_messages([plain])[0]  # type: ignore[return-value]
-    if message.get("content") == came[name].get("content"):
+    if name in originals and message == came[name]:
         return originals[name]
-    return originals[name].model_copy(update={"content": message.get("content") or ""})
+    plain = {k: v for k, v in message.items() if k != _ID}
+    made: AnyMessage = convert_to_messages([plain])[0]  # type: ignore[assignment]
+    if name not in originals:
+        return made
+    original = originals[name]
+    if message["role"] != came[name]["role"]:
+        return made.model_copy(update={"id": original.id})
+    return original.model_copy(update=_changes(original, made))
+
+
+def _changes(original: AnyMessage, made: AnyMessage) -> dict[str, Any]:
+    """The fields of a message that a policy can have changed.
+
+    Tool calls live in several places of LangChain's message, raw and parsed: what a policy
+    took away must be left in none of them.
+    """
+    changes: dict[str, Any] = {"content": made.content, "name": made.name}
+    if isinstance(original, AIMessage) and isinstance(made, AIMessage):
+        changes["tool_calls"] = made.tool_calls
+        changes["invalid_tool_calls"] = made.invalid_tool_calls
+        raw = ("tool_calls", "function_call")
+        kept = {k: v for k, v in original.additional_kwargs.items() if k not in raw}
+        changes["additional_kwargs"] = {
+            **kept,
+            **{k: v for k, v in made.additional_kwargs.items() if k in raw},
+        }
+        if isinstance(original, AIMessageChunk):
+            changes["tool_call_chunks"] = []
+    if isinstance(original, ToolMessage) and isinstance(made, ToolMessage):
+        changes["tool_call_id"] = made.tool_call_id
+    return changes

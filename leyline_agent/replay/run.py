@@ -17,7 +17,7 @@ from leyline_agent.policies import Policy, apply
 from leyline_agent.replay.report import Arm, Turn
 from leyline_agent.replay.trace import Trace
 from leyline_agent.replay.wire import Reply, chat, tokenize
-from leyline_agent.transport import client
+from leyline_agent.transport import CONVERSATION, client
 from leyline_agent.transport import receipt as find_receipt
 
 _PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
@@ -114,6 +114,9 @@ def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int)
             **({"tools": list(trace.tools)} if trace.tools else {}),
         }
         _warm(http, shared)
+        if mode:
+            # The record's answers are not the model's: only a name ties one turn to the next.
+            http.headers[CONVERSATION] = shared["cache_salt"]
         before: array[int] | None = None
         for number, messages in enumerate(prompts(trace, None if arm is Arm.APPEND else policy)):
             body = {**shared, "messages": messages}

@@ -4,6 +4,9 @@
 
     llm = openai_client("http://127.0.0.1:30000")     # an openai.OpenAI, used as ever
 
+Name each conversation in the header CONVERSATION; without a name few edits become directives,
+because several users of one client must not meet in the cache (see planner.Planner).
+
 `client` and `transport` are the layers below, for other callers of httpx or httpx2.
 """
 

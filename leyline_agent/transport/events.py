@@ -6,8 +6,11 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from leyline_agent.transport.lowering import Call, Lowering, note, without_ids
+from leyline_agent.transport.call import Call, note, without_ids
+from leyline_agent.transport.lowering import Lowering
 
+# What SGLang writes into every chunk, whatever it is for.
+_EVERYWHERE = ("id", "object", "created", "model", "system_fingerprint")
 _END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -16,12 +19,13 @@ class Watch:
     """Reads one stream's events; removes the token ids that we asked for.
 
     feed() takes bytes as they arrive and returns those to pass on: every complete event
-    at once, unchanged when it carries no such ids.
+    at once, unchanged when it carries no such ids. ended: [DONE] has come.
     """
 
     lowering: Lowering
     call: Call
     completion: str = ""
+    ended: bool = False
     _rest: bytes = b""
     _closed: bool = field(default=False)
 
@@ -45,7 +49,7 @@ class Watch:
     def _close(self) -> None:
         """Enter the answer into the ledger, once; many clients stop reading at [DONE]."""
         if not self._closed:
-            self._closed = True
+            self._closed = self.ended = True
             self.lowering.close(self.call, self.completion)
 
     def _seen(self, event: bytes) -> bytes:
@@ -64,8 +68,8 @@ class Watch:
         theirs = without_ids(self.call, chunk)
         if theirs == chunk:
             return event
-        told = any(theirs.get(key) for key in ("choices", "usage", "sglext"))
-        return b"data: " + json.dumps(theirs).encode() if told else b""
+        ours_alone = not any(value for key, value in theirs.items() if key not in _EVERYWHERE)
+        return b"" if ours_alone else b"data: " + json.dumps(theirs).encode()
 
 
 def _telling(event: bytes) -> bool:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+_SYSTEM = ("system", "developer")
+
 Chain = tuple[bytes, ...]
 """One digest for each start of a conversation: after message 1, after message 2, ..."""
 
@@ -31,6 +33,16 @@ def chain(seed: str, messages: Sequence[Any]) -> Chain:
         link = hashlib.blake2b(link + text.encode(), digest_size=16).digest()
         links.append(link)
     return tuple(links)
+
+
+def opening(messages: Sequence[Any]) -> str:
+    """A digest of a conversation's first words: through the first message not the system's."""
+    end = next((i for i, m in enumerate(messages, 1) if _role(m) not in _SYSTEM), len(messages))
+    return b"".join(chain("", messages[:end])[-1:]).hex()
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
 
 
 @dataclass(slots=True)

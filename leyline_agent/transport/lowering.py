@@ -19,62 +19,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leyline_agent.core import PARAM, Mode
+from leyline_agent.core import PARAM, Mode, Receipt
 from leyline_agent.planner import Entry, Planned, Planner
-from leyline_agent.transport.history import Chain, History, chain
+from leyline_agent.transport.call import ASK, ASK_HEADERS, Call
+from leyline_agent.transport.history import History, chain, opening
 from leyline_agent.transport.record import COLLECTING, TurnRecord
+from leyline_agent.transport.servers import Servers
+from leyline_agent.transport.trust import Trust
 
 logger = logging.getLogger("leyline_agent")
 
 CONVERSATION = "x-leyline-conversation"
 MODE = "x-leyline-mode"
-_NAMESPACE = ("model", "cache_salt", "extra_key", "lora_path")
-_ASK = {"input_ids": "return_input_ids_in_sglext", "output_ids": "return_output_ids_in_sglext"}
 # What changes nothing about which tokens a prompt has.
 _BESIDE = (
     *("messages", "stream", "stream_options", "temperature", "top_p", "max_tokens"),
-    *("max_completion_tokens", "seed", "stop", "user", "rid", *_ASK.values()),
+    *("max_completion_tokens", "seed", "stop", "user", "rid", *ASK.values()),
+)
+# All that SGLang's chat endpoint renders a prompt from. /v1/tokenize obeys others besides.
+_RENDERED = (
+    *("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format"),
+    *("reasoning_effort", "reasoning", "thinking", "task", "chat_template_kwargs"),
 )
 _REMEMBERED = 64
-_PAUSE_S = 60.0
-
-
-@dataclass(slots=True)
-class Call:
-    """One request on its way: what came in, what is known so far.
-
-    links: its conversation. ids: its prompt, empty until known. output: what was generated.
-    """
-
-    body: dict[str, Any]
-    mode: Mode
-    conversation: str | None
-    began: float
-    origin: str = ""
-    content: int = 0
-    links: Chain = ()
-    ids: array[int] = field(default_factory=lambda: array("q"))
-    output: list[int] | None = None
-    planned: Planned | None = None
-    tokenize_ms: float = 0.0
-    ttft_ms: float = 0.0
-    cached: int | None = None
-
-    @property
-    def namespace(self) -> str:
-        """What the server separates caches by, as one text."""
-        names = [self.origin, *(self.body.get(k) for k in _NAMESPACE)]
-        return json.dumps(names, sort_keys=True, default=str)
+_NO_RECEIPT = "the server gave no receipt for the plan"
 
 
 @dataclass(slots=True)
 class Lowering:
     """State that all requests of one client share: planner, counters, the caller's hook.
 
+    Where one client serves several users, name conversations in the header CONVERSATION:
+    see Planner for what is asked of a conversation that has no name.
+
     mode: of edits that name none. counts: "planned", "plain", "appended" (sent without a
     look at its tokens), or why a request went through untouched. on_turn: called once for
     each finished request; what it raises is logged and dropped. last: the record of the
-    request that finished last.
+    request that finished last. trust: which requests and servers had better be left alone.
+    servers: what they said of themselves.
     """
 
     planner: Planner = field(default_factory=Planner)
@@ -82,10 +64,11 @@ class Lowering:
     on_turn: Callable[[TurnRecord], None] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     last: TurnRecord | None = None
+    trust: Trust = field(default_factory=Trust)
+    servers: Servers = field(default_factory=Servers)
     _history: History = field(default_factory=History)
     _rewritten: set[str] = field(default_factory=set)
-    _failed: set[int] = field(default_factory=set)
-    _deaf: dict[str, float] = field(default_factory=dict)
+    _silent: set[str] = field(default_factory=set)
 
     def open(
         self, path: str, headers: Mapping[str, str], content: bytes, origin: str = ""
@@ -95,8 +78,9 @@ class Lowering:
             return None
         try:
             body = json.loads(content)
-            reason = _unfit(body) or self._distrust(content)
+            reason = _unfit(body) or self.trust.objection(hash(content), origin)
             mode = Mode(headers.get(MODE) or self.mode)
+            self._forget(body, mode, headers.get(CONVERSATION))
         except (ValueError, TypeError, RecursionError):
             reason, body, mode = "unreadable", {}, self.mode
         if reason:
@@ -104,29 +88,25 @@ class Lowering:
             return None
         conversation = headers.get(CONVERSATION)
         began = time.perf_counter()
-        call = Call(body, mode, conversation, began, origin, hash(content))
+        wanted = [name for name, asks in ASK_HEADERS.items() if headers.get(asks) == "1"]
+        call = Call(body, mode, conversation, began, origin, hash(content), wanted)
         rest = {k: v for k, v in body.items() if k not in _BESIDE}
         seed = json.dumps([call.namespace, conversation, rest], sort_keys=True, default=str)
         call.links = chain(seed, body["messages"])
         return call
 
-    def _distrust(self, content: bytes) -> str:
-        return "failed before" if hash(content) in self._failed else ""
-
-    def failed(self, call: Call) -> None:
-        """The server failed on the lowered form: a caller's own retry goes through untouched."""
-        if len(self._failed) >= _REMEMBERED:
-            self._failed.clear()
-        self._failed.add(call.content)
-
-    def deaf(self, origin: str) -> None:
-        """The server has no /tokenize: don't ask it again for a while."""
-        self._deaf[origin] = time.monotonic() + _PAUSE_S
+    def _forget(self, body: Any, mode: Mode, conversation: str | None) -> None:
+        """What is to be forgotten is marked even where the request goes through untouched."""
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if mode is Mode.FORGET and isinstance(messages, list):
+            self.planner.ledger.forget(conversation, opening(messages))
 
     def skip(self, reason: str, error: Exception | None = None) -> None:
         """Count a request that goes through untouched, and say why in one line."""
         self.counts[reason] += 1
         logger.info("leyline: plain request (%s)%s", reason, f": {error}" if error else "")
+        for records in COLLECTING.get():
+            records.append(TurnRecord.untouched(reason))
 
     def append(self, call: Call) -> dict[str, Any] | None:
         """The body to send when no plan can be of use, whatever the tokens are; else None.
@@ -140,24 +120,17 @@ class Lowering:
         if known and not self._history.appends(call.links):
             return None
         self.counts["appended"] += 1
-        return {**call.body, **dict.fromkeys(_ASK.values(), True)}
-
-    def is_deaf(self, call: Call) -> bool:
-        """Whether its server would not tell us tokens; counted when so."""
-        deaf = self._deaf.get(call.origin, 0) > time.monotonic()
-        if deaf:
-            self.skip("no tokens from the server")
-        return deaf
+        return {**call.body, **dict.fromkeys(ASK.values(), True)}
 
     def tokenize_body(self, call: Call) -> dict[str, Any]:
-        """What to post to /v1/tokenize: the chat request itself, so that the ids are its own."""
-        return {k: v for k, v in call.body.items() if k not in ("stream", "stream_options")}
+        """What to post to /v1/tokenize: what the chat endpoint renders, so the ids are its own."""
+        return {k: v for k, v in call.body.items() if k in _RENDERED}
 
     def lower(self, call: Call, tokens: list[int], tokenize_ms: float) -> dict[str, Any]:
         """The body to send: exact ids, the plan if there is one, and a wish for output ids."""
         call.ids, call.tokenize_ms = array("q", tokens), tokenize_ms
         planned = call.planned = self._plan(call)
-        body = {**call.body, "input_ids": tokens, _ASK["output_ids"]: True}
+        body = {**call.body, "input_ids": tokens, ASK["output_ids"]: True}
         if planned.wire is not None:
             body["custom_params"] = {
                 **(call.body.get("custom_params") or {}),
@@ -167,7 +140,8 @@ class Lowering:
         return body
 
     def _plan(self, call: Call) -> Planned:
-        return self.planner.plan(call.ids, call.namespace, call.conversation, call.mode)
+        first = opening(call.body["messages"])
+        return self.planner.plan(call.ids, call.namespace, call.conversation, call.mode, first)
 
     def first_bytes(self, call: Call) -> None:
         """Note the time to the first bytes of the answer, once."""
@@ -181,6 +155,7 @@ class Lowering:
         planned = call.planned
         if planned is None or not completion:
             return
+        call.completion = completion
         if call.output is not None:
             ids = call.ids[:]
             ids.extend(call.output)
@@ -192,7 +167,9 @@ class Lowering:
                     call.namespace,
                     call.conversation,
                     planned.amortized,
-                )
+                    opening(call.body["messages"]),
+                ),
+                planned.base,
             )
             self._history.put(call.links, honest=not planned.amortized)
         record = self.last = _record(call, planned, completion)
@@ -204,6 +181,26 @@ class Lowering:
             self.on_turn(record)
         except Exception:
             logger.exception("leyline: on_turn failed")
+
+    def wants_receipt(self, call: Call) -> bool:
+        """Whether somebody collects what became of a plan that was sent and answered."""
+        planned = call.planned is not None and call.planned.wire is not None
+        return planned and bool(call.completion) and bool(COLLECTING.get())
+
+    def receipted(self, call: Call, receipt: Receipt | None) -> None:
+        """Complete the collected record of a call; None: the server has no receipt for it."""
+        if receipt is None:
+            known: dict[str, Any] = {"why": _NO_RECEIPT}
+            if call.origin not in self._silent:
+                self._silent.add(call.origin)
+                logger.warning("leyline: %s: %s", call.origin, _NO_RECEIPT)
+        else:
+            fallback = receipt.fallback.value if receipt.fallback else None
+            known = {"applied": receipt.applied, "spliced": receipt.spliced, "fallback": fallback}
+        for records in COLLECTING.get():
+            records[:] = [
+                replace(r, **known) if r.completion == call.completion else r for r in records
+            ]
 
     def _hindsight(self, call: Call) -> Planned:
         """What would have been planned for a request that was sent as it came."""
@@ -258,42 +255,3 @@ def _unfit(body: Any) -> str:
 
 def _kind(part: Any) -> Any:
     return part.get("type") if isinstance(part, dict) else "text"
-
-
-def note(call: Call, answer: dict[str, Any]) -> bool:
-    """Keep what an answer or a stream's chunk tells about itself.
-
-    Returns:
-        Whether it carries token ids.
-    """
-    if (cached := cached_tokens(answer)) is not None:
-        call.cached = cached
-    ext = answer.get("sglext")
-    if not isinstance(ext, dict):
-        return False
-    prompt, outputs = ext.get("input_ids"), ext.get("output_ids")
-    if told := isinstance(outputs, list) and len(outputs) == 1 and _are_ids(outputs[0]):
-        call.output = outputs[0]
-    if _are_ids(prompt) and prompt:
-        told, call.ids = True, call.ids or array("q", prompt)
-    return told
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(i) is int and 0 <= i < 1 << 62 for i in value)
-
-
-def cached_tokens(answer: dict[str, Any]) -> int | None:
-    """Prompt tokens found in the server's cache, if the answer says so."""
-    usage = answer.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if isinstance(cached, int) else None
-
-
-def without_ids(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer as it would be, had we not asked for token ids."""
-    ours = [name for name, ask in _ASK.items() if not call.body.get(ask)]
-    ext = {k: v for k, v in (answer.get("sglext") or {}).items() if k not in ours}
-    rest = {k: v for k, v in answer.items() if k != "sglext"}
-    return {**rest, "sglext": ext} if any(v is not None for v in ext.values()) else rest

@@ -9,6 +9,7 @@ import httpx
 
 from leyline_agent.core import Receipt, ServerError
 
+PATH = "/leyline/v1/receipts/"
 _TIMEOUT_S = 30.0
 
 
@@ -42,7 +43,7 @@ async def async_receipt(
 
 
 def _url(base_url: str, completion: str) -> str:
-    return f"{base_url.rstrip('/').removesuffix('/v1')}/leyline/v1/receipts/{completion}"
+    return f"{base_url.rstrip('/').removesuffix('/v1')}{PATH}{completion}"
 
 
 def _read(answer: Any) -> Receipt | None:

@@ -20,6 +20,10 @@ class TurnRecord:
     says it had, None when its answer carries no usage. edits: places where the
     old conversation changed. Times in milliseconds: tokenize_ms (one round trip), plan_ms,
     ttft_ms from the request's arrival here to the answer's first bytes.
+
+    applied, spliced, fallback: of the server's receipt, where a plan was sent inside
+    collect(); None where there is none. A request that went through untouched is told to
+    collect() alone: no completion, no counts, and `why`.
     """
 
     completion: str
@@ -34,6 +38,14 @@ class TurnRecord:
     tokenize_ms: float
     plan_ms: float
     ttft_ms: float
+    applied: bool | None = None
+    spliced: int | None = None
+    fallback: str | None = None
+
+    @classmethod
+    def untouched(cls, why: str) -> TurnRecord:
+        """Of a request that was sent as it came."""
+        return cls("", False, why, 0, 0, 0, 0, None, 0, 0.0, 0.0, 0.0)
 
 
 @contextmanager

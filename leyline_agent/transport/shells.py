@@ -7,121 +7,17 @@ subclassing its base class and naming it in `lib`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from leyline_agent.transport.events import Watch
-from leyline_agent.transport.lowering import (
-    CONVERSATION,
-    MODE,
-    Call,
-    Lowering,
-    note,
-    without_ids,
-)
-
-_OURS = (CONVERSATION, MODE)
-_REFUSED = (400, 413, 422)
-_TOKENIZE_S = 10.0
+from leyline_agent.transport.receipts import PATH
+from leyline_agent.transport.requests import Requests
+from leyline_agent.transport.servers import INFO
 
 
-class _Requests:
-    """How requests are built with one HTTP library."""
-
-    lib: Any
-
-    def __init__(self, inner: Any, lowering: Lowering) -> None:
-        self.inner = inner
-        self.lowering = lowering
-
-    def _open(self, request: Any, content: bytes) -> Call | None:
-        """The call to lower, or None when the request is to go through as it came."""
-        if request.method != "POST":
-            return None
-        url = request.url
-        origin = f"{url.scheme}://{url.netloc.decode()}"
-        return self.lowering.open(url.path, request.headers, content, origin)
-
-    def _plain(self, request: Any, content: bytes) -> Any:
-        """The caller's request, without our headers."""
-        if not any(name in request.headers for name in _OURS):
-            return request
-        return self._rebuilt(request, content)
-
-    def _rebuilt(self, request: Any, content: bytes, url: Any = None) -> Any:
-        headers = [
-            (k, v)
-            for k, v in request.headers.multi_items()
-            if k.lower() not in (*_OURS, "content-length", "transfer-encoding")
-        ]
-        return self.lib.Request(
-            request.method,
-            url or request.url,
-            headers=headers,
-            content=content,
-            extensions=request.extensions,
-        )
-
-    def _appended(self, request: Any, call: Call) -> Any:
-        """The request to send without asking for its tokens first, if that will do."""
-        body = self.lowering.append(call)
-        return None if body is None else self._rebuilt(request, json.dumps(body).encode())
-
-    def _tokenize(self, request: Any, call: Call) -> Any:
-        """The request for the prompt's ids, with the caller's credentials."""
-        path = request.url.path.removesuffix("/chat/completions") + "/tokenize"
-        content = json.dumps(self.lowering.tokenize_body(call)).encode()
-        built = self._rebuilt(request, content, request.url.copy_with(path=path))
-        limits = request.extensions.get("timeout") or {}
-        short = {k: min(v or _TOKENIZE_S, _TOKENIZE_S) for k, v in limits.items()}
-        built.extensions = {**request.extensions, "timeout": short}
-        return built
-
-    def _lowered(self, request: Any, call: Call, status: int, answer: bytes, began: float) -> Any:
-        """The request to send instead.
-
-        Raises:
-            ValueError: the server did not say which tokens the prompt has.
-        """
-        if status in (404, 405):
-            self.lowering.deaf(call.origin)
-        tokens = json.loads(answer).get("tokens") if status == 200 else None
-        if (
-            not isinstance(tokens, list)
-            or not all(type(t) is int for t in tokens[:1])
-            or not tokens
-        ):
-            raise ValueError(f"/tokenize answered {status}")
-        body = self.lowering.lower(call, tokens, (time.perf_counter() - began) * 1e3)
-        return self._rebuilt(request, json.dumps(body).encode())
-
-    def _answer(self, response: Any, call: Call, content: bytes) -> Any:
-        """A whole answer: noted, and handed on without the ids that we asked for."""
-        self.lowering.first_bytes(call)
-        try:
-            answer = json.loads(content)
-            if note(call, answer):
-                content = json.dumps(without_ids(call, answer)).encode()
-            self.lowering.close(call, str(answer.get("id") or ""))
-        except (ValueError, AttributeError) as error:
-            self.lowering.skip("unreadable answer", error)
-        return self._response(response, content=content)
-
-    def _response(self, response: Any, **body: Any) -> Any:
-        """The same response with another body; content is decoded already."""
-        headers = [
-            (k, v)
-            for k, v in response.headers.multi_items()
-            if k.lower() not in ("content-length", "content-encoding", "transfer-encoding")
-        ]
-        return self.lib.Response(
-            response.status_code, headers=headers, extensions=response.extensions, **body
-        )
-
-
-class SyncShell(_Requests):
+class SyncShell(Requests):
     """handle_request for blocking clients."""
 
     def handle_request(self, request: Any) -> Any:
@@ -131,8 +27,12 @@ class SyncShell(_Requests):
         plain = self._plain(request, content)
         if call is None:
             return self.inner.handle_request(plain)
+        if self.lowering.servers.is_due(call.origin):
+            self.lowering.servers.learn(call.origin, *self._got(request, INFO))
+        if self._objects(call):
+            return self.inner.handle_request(plain)
         lowered = self._appended(request, call)
-        if lowered is None and self.lowering.is_deaf(call):
+        if lowered is None and self._deaf(call):
             return self.inner.handle_request(plain)
         if lowered is None:
             try:
@@ -146,32 +46,61 @@ class SyncShell(_Requests):
             except Exception as error:
                 self.lowering.skip("no tokens from the server", error)
                 return self.inner.handle_request(plain)
-        response = self.inner.handle_request(lowered)
-        if response.status_code in _REFUSED:
-            response.read()
+        try:
+            response = self.inner.handle_request(lowered)
+        except Exception as error:
+            if not self._lost(call, error):
+                raise
+            return self._again(self.inner.handle_request(plain), call)
+        if self._refused(call, response.status_code):
             response.close()
-            self.lowering.skip(f"refused with status {response.status_code}")
-            return self.inner.handle_request(plain)
+            return self._again(self.inner.handle_request(plain), call)
         if response.status_code != 200:
-            if response.status_code == 500:
-                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)
-            stream = _stream(self.lib.SyncByteStream, _sync_events(response, watch), response)
+            stream = _stream(
+                self.lib.SyncByteStream, self._events(request, response, watch), response
+            )
             return self._response(response, stream=stream)
         try:
             text = response.read()
         finally:
             response.close()
-        return self._answer(response, call, text)
+        answer = self._answer(response, call, text)
+        if self.lowering.wants_receipt(call):
+            self._receipted(call, *self._got(request, PATH + call.completion))
+        return answer
+
+    def _got(self, request: Any, path: str) -> tuple[int, bytes]:
+        """Status and content of one of the server's own routes; status 0 when it fails."""
+        try:
+            answer = self.inner.handle_request(self._get(request, path))
+            try:
+                return answer.status_code, answer.read()
+            finally:
+                answer.close()
+        except Exception:
+            return 0, b""
+
+    def _events(self, request: Any, response: Any, watch: Watch) -> Iterator[bytes]:
+        """The stream's events; at its end the record is complete before the caller sees it."""
+        for data in response.iter_bytes():
+            out = watch.feed(data)
+            if watch.ended and self.lowering.wants_receipt(watch.call):
+                self._receipted(watch.call, *self._got(request, PATH + watch.completion))
+                watch.ended = False
+            if out:
+                yield out
+        if rest := watch.finish():
+            yield rest
 
     def close(self) -> None:
         """Close the inner transport."""
         self.inner.close()
 
 
-class AsyncShell(_Requests):
+class AsyncShell(Requests):
     """handle_async_request for asyncio clients; step by step as SyncShell."""
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -181,8 +110,12 @@ class AsyncShell(_Requests):
         plain = self._plain(request, content)
         if call is None:
             return await self.inner.handle_async_request(plain)
+        if self.lowering.servers.is_due(call.origin):
+            self.lowering.servers.learn(call.origin, *await self._got(request, INFO))
+        if self._objects(call):
+            return await self.inner.handle_async_request(plain)
         lowered = self._appended(request, call)
-        if lowered is None and self.lowering.is_deaf(call):
+        if lowered is None and self._deaf(call):
             return await self.inner.handle_async_request(plain)
         if lowered is None:
             try:
@@ -196,45 +129,58 @@ class AsyncShell(_Requests):
             except Exception as error:
                 self.lowering.skip("no tokens from the server", error)
                 return await self.inner.handle_async_request(plain)
-        response = await self.inner.handle_async_request(lowered)
-        if response.status_code in _REFUSED:
-            await response.aread()
+        try:
+            response = await self.inner.handle_async_request(lowered)
+        except Exception as error:
+            if not self._lost(call, error):
+                raise
+            return self._again(await self.inner.handle_async_request(plain), call)
+        if self._refused(call, response.status_code):
             await response.aclose()
-            self.lowering.skip(f"refused with status {response.status_code}")
-            return await self.inner.handle_async_request(plain)
+            return self._again(await self.inner.handle_async_request(plain), call)
         if response.status_code != 200:
-            if response.status_code == 500:
-                self.lowering.failed(call)
             return response
         if "text/event-stream" in response.headers.get("content-type", ""):
             watch = Watch(self.lowering, call)
-            stream = _stream(self.lib.AsyncByteStream, _async_events(response, watch), response)
+            stream = _stream(
+                self.lib.AsyncByteStream, self._events(request, response, watch), response
+            )
             return self._response(response, stream=stream)
         try:
             text = await response.aread()
         finally:
             await response.aclose()
-        return self._answer(response, call, text)
+        answer = self._answer(response, call, text)
+        if self.lowering.wants_receipt(call):
+            self._receipted(call, *await self._got(request, PATH + call.completion))
+        return answer
+
+    async def _got(self, request: Any, path: str) -> tuple[int, bytes]:
+        """Status and content of one of the server's own routes; status 0 when it fails."""
+        try:
+            answer = await self.inner.handle_async_request(self._get(request, path))
+            try:
+                return answer.status_code, await answer.aread()
+            finally:
+                await answer.aclose()
+        except Exception:
+            return 0, b""
+
+    async def _events(self, request: Any, response: Any, watch: Watch) -> AsyncIterator[bytes]:
+        """The stream's events; at its end the record is complete before the caller sees it."""
+        async for data in response.aiter_bytes():
+            out = watch.feed(data)
+            if watch.ended and self.lowering.wants_receipt(watch.call):
+                self._receipted(watch.call, *await self._got(request, PATH + watch.completion))
+                watch.ended = False
+            if out:
+                yield out
+        if rest := watch.finish():
+            yield rest
 
     async def aclose(self) -> None:
         """Close the inner transport."""
         await self.inner.aclose()
-
-
-def _sync_events(response: Any, watch: Watch) -> Iterator[bytes]:
-    for data in response.iter_bytes():
-        if out := watch.feed(data):
-            yield out
-    if rest := watch.finish():
-        yield rest
-
-
-async def _async_events(response: Any, watch: Watch) -> AsyncIterator[bytes]:
-    async for data in response.aiter_bytes():
-        if out := watch.feed(data):
-            yield out
-    if rest := watch.finish():
-        yield rest
 
 
 def _stream(base: Any, events: Any, response: Any) -> Any:

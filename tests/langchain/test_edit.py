@@ -79,6 +79,48 @@ def test_a_policy_sees_openai_messages() -> None:
     assert seen[2]["tool_calls"][0]["id"] == seen[3]["tool_call_id"] == "c0"
 
 
+def redacted(messages: list[Message]) -> list[Message]:
+    """Without the arguments of tool calls."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call["function"]["arguments"] = '{"path": "-"}'
+    return messages
+
+
+def test_rewritten_tool_calls_are_sent_and_sticky() -> None:
+    """The content of such a message is often empty, before and after."""
+    known: Any = {}
+    raw = {"name": "read", "arguments": "hunter2"}
+    secret = AIMessage(
+        "",
+        id="a0",
+        tool_calls=[{"name": "read", "args": {"path": "hunter2"}, "id": "c0"}],
+        additional_kwargs={"tool_calls": [{"id": "c0", "function": raw, "type": "function"}]},
+    )
+    messages = [HumanMessage("go", id="h"), secret, ToolMessage("x", tool_call_id="c0", id="t0")]
+    for rule in (redacted, list):
+        sent = edited(messages, Rule(rule), known)
+        assert sent[1].tool_calls[0]["args"] == {"path": "-"}  # type: ignore[union-attr]
+        assert sent[1].id == "a0"
+        assert "hunter2" not in repr(sent)
+        assert sent[2] is messages[2]
+    assert secret.tool_calls[0]["args"] == {"path": "hunter2"}
+    stripped = Rule(lambda ms: [{k: v for k, v in m.items() if k != "tool_calls"} for m in ms])
+    assert edited(messages, stripped, {})[1] == AIMessage("", id="a0")
+
+
+def test_a_policy_that_works_in_place_does_not_reach_the_state() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "http://mine"}}
+    state = [HumanMessage([picture], id="h")]
+
+    def rule(messages: list[Message]) -> list[Message]:
+        messages[0]["content"][0]["image_url"]["url"] = "changed"
+        return messages
+
+    assert "changed" in repr(edited(state, Rule(rule), {})[0].content)
+    assert picture["image_url"] == {"url": "http://mine"}
+
+
 def test_edits_are_sticky_though_the_state_is_not_edited() -> None:
     known: Any = {}
     once = Rule(lambda ms: [shorten(m) if len(m["content"] or "") > 1500 else m for m in ms])
@@ -174,7 +216,10 @@ def test_no_conversation(wrong: Any) -> None:
     ("rule", "told"),
     [
         (lambda ms: ms[99], r"Rule failed on turn 1: IndexError"),
-        (lambda _: [{"role": "nobody", "content": "x"}], "made no chat message"),
+        (
+            lambda _: [{"role": "nobody", "content": "x"}],
+            "message 0 on turn 1: 'nobody' is no role",
+        ),
     ],
 )
 def test_a_failing_policy_leaves_what_was_noted(rule: Any, told: str) -> None:

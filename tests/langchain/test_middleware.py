@@ -26,6 +26,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from leyline_agent.core import PolicyError
 from leyline_agent.langchain import LeylineMiddleware, chat_model
 from leyline_agent.policies import TruncateOlderThan
 from leyline_agent.transport import CONVERSATION, MODE
@@ -167,6 +168,29 @@ def test_a_policy_that_fails_costs_no_request(model: Noting, way: Way, caplog: A
     assert "FailsLate failed on turn 4: ValueError: mine" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [[], [{"role": "user", "content": 5}], [{"role": "tool", "content": "", "tool_call_id": [1]}]],
+    ids=str,
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_garbage_of_a_policy_costs_no_request(
+    model: Noting, way: Way, garbage: Any, caplog: Any
+) -> None:
+    class Garbage:
+        def transform(self, messages: Any, turn: int) -> Any:
+            return garbage
+
+    model.turns = 0
+    middleware = LeylineMiddleware(Garbage())
+    state = way(create_agent(model, [read], middleware=[middleware]))
+    assert [m.content for m in model.seen[0]] == ["go"]
+    assert middleware.policy_failures == len(caplog.records) == 1
+    told = state[-1].response_metadata["leyline"]
+    assert told["why"].startswith("policy failed: Garbage")
+    assert told["planned"] is False
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_key_and_mode_reach_every_call(model: Noting, way: Way) -> None:
     way(create_agent(model, [read], middleware=[LeylineMiddleware(mode="forget")]))
@@ -232,8 +256,20 @@ def test_the_policy_says_the_mode_unless_told() -> None:
     assert LeylineMiddleware(Forgetful()).mode == "forget"
     assert LeylineMiddleware(Forgetful(), mode="amortize").mode == "amortize"
     assert LeylineMiddleware(TruncateOlderThan()).mode == "amortize"
-    with pytest.raises(ValueError, match="sometimes"):
+    with pytest.raises(ValueError, match="no mode 'sometimes'; the modes are amortize, forget"):
         LeylineMiddleware(mode="sometimes")
+
+
+def test_what_is_no_policy_is_refused_at_once() -> None:
+    class Sometimes(TruncateOlderThan):
+        mode = "sometimes"
+
+    with pytest.raises(PolicyError, match="Sometimes: there is no mode 'sometimes'; the modes are"):
+        LeylineMiddleware(Sometimes())
+    with pytest.raises(PolicyError, match="is a class"):
+        LeylineMiddleware(TruncateOlderThan)  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="object has no method transform"):
+        LeylineMiddleware(object())  # type: ignore[arg-type]
 
 
 def test_the_users_settings_stay() -> None:

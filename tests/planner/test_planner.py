@@ -37,6 +37,7 @@ class Server:
         conversation: str | None = None,
         mode: Mode = Mode.AMORTIZE,
         namespace: str = "model",
+        finished: bool = True,
     ) -> Planned:
         """One request; a plan must be true of what this side holds."""
         ids = array("q", [t for m in messages for t in m] + OPEN)
@@ -46,6 +47,8 @@ class Server:
             got = wire.plan.apply(self.held[wire.base_id])
             assert array("q", got) == ids[: len(got)]
             assert wire.edited_digest == digest(got)
+        if not finished:
+            return planned
         name = f"c{len(self.held)}"
         self.held[name] = ids + array("q", answer)
         self.planner.ledger.put(
@@ -122,6 +125,65 @@ def test_forget_is_planned_although_it_moves_nothing() -> None:
     assert server.turn(history(4, cut=1), said(4), mode=Mode.FORGET).wire is None
 
 
+def modes(planned: Planned) -> set[Mode]:
+    return {d.mode for d in planned.wire.plan.directives} if planned.wire else set()
+
+
+@pytest.mark.parametrize("conversation", [None, "named"])
+def test_forget_holds_until_it_is_done(conversation: str | None) -> None:
+    """The request that asked for it was cancelled, or failed: the next one still forgets."""
+    server = Server()
+    for n in range(3):
+        server.turn(history(n), said(n), conversation)
+    cut = history(3, cut=1)
+    asked = server.turn(cut, said(3), conversation, Mode.FORGET, finished=False)
+    assert modes(asked) == {Mode.FORGET}
+    later = server.turn(cut, said(3), conversation)
+    assert modes(later) == {Mode.FORGET}
+    assert not later.amortized
+    # It is done now: what comes behind an honest completion is its own request's choice.
+    assert modes(server.turn(history(4, cut=2), said(4), conversation)) == {Mode.AMORTIZE}
+    # Going back to what still holds the removed text forgets again.
+    back = server.turn([*history(2, cut=1), message(1, text(77, 9))], said(9), conversation)
+    assert Mode.AMORTIZE not in modes(back)
+
+
+def test_forget_after_amortize_is_a_plain_request() -> None:
+    """The base's KV was moved and reflects the removed text: nothing of it may be kept."""
+    server = Server()
+    for n in range(3):
+        server.turn(history(n), said(n), "a")
+    assert server.turn(history(3, cut=1), said(3), "a").amortized
+    for cut in (1, 2):
+        plain = server.turn(history(4, cut), said(4), "a", Mode.FORGET, finished=False)
+        assert (plain.wire, plain.amortized) == (None, False)
+        assert "computed anew" in plain.why
+    # Cancelled: the default mode does not go back to the moved KV.
+    assert server.turn(history(4, cut=1), said(4), "a").wire is None
+    assert server.turn(history(5, cut=1), said(5), "a").why == "nothing was edited"
+    assert server.turn(history(6, cut=2), said(6), "a").amortized
+
+
+def test_forget_reaches_other_models_and_answers_under_way() -> None:
+    server = Server()
+    for namespace in ("one", "two"):
+        for n in range(3):
+            server.turn(history(n), said(n), "a", namespace=namespace)
+    cut = history(3, cut=1)
+    under_way = server.turn(cut, said(3), "a", namespace="one", finished=False)
+    server.turn(cut, said(3), "a", Mode.FORGET, namespace="two", finished=False)
+    for other in ("one", "two"):
+        assert modes(server.turn(cut, said(3), "a", namespace=other, finished=False)) == {
+            Mode.FORGET
+        }
+    ids = array("q", [t for m in cut for t in m] + OPEN)
+    late = Entry("late", ids, len(ids) - 3, "one", "a", under_way.amortized)
+    server.planner.ledger.put(late, under_way.base)
+    assert server.planner.ledger.forgotten(late)
+    server.turn(history(3), said(3), "b")
+    assert modes(server.turn(history(4, cut=1), said(4), "b")) == {Mode.AMORTIZE}
+
+
 def test_a_branch_and_a_retry_compute_only_what_is_theirs() -> None:
     server = Server()
     for n in range(4):
@@ -154,6 +216,25 @@ def test_without_names_samples_of_one_task_are_kept_apart() -> None:
     planned = server.turn([*history(0), message(1, words[1]), read], said(1))
     assert planned.wire is None
     assert base_of(planned) == "c2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        (said(2)[:-1], True),  # its reasoning was dropped by the chat template
+        (said(2)[:15], False),
+        (text(500, 25), False),
+    ],
+)
+def test_without_a_name_the_base_s_own_answer_must_go_on(answer: list[int], known: bool) -> None:
+    server = Server()
+    server.turn(history(2), [*text(400, 9), *said(2)])
+    edited = history(3, cut=1)
+    edited[-2] = message(1, answer)
+    planned = server.turn(edited, said(3))
+    assert (planned.wire is not None) == known
+    if not known:
+        assert "name conversations" in planned.why
 
 
 def test_a_named_conversation_is_found_from_its_first_token_on() -> None:

@@ -25,6 +25,9 @@ class Mine:
         return list(messages)[-self.keep:]
 
 class NoPolicy: ...
+
+class Sometimes(Mine):
+    mode = "sometimes"
 """
 
 
@@ -81,6 +84,7 @@ def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{own}", r"name the class"),
         ("{own}:Other", r"has no class 'Other'"),
         ("{own}:NoPolicy", r"no method transform"),
+        ("{own}:Sometimes", r"Sometimes.*no mode 'sometimes'; the modes are amortize, forget"),
         ("{own}x.py:Mine", r"no policy file"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 from leyline_agent.core import PARAM, WirePlan, digest, loads
 
 OPEN = [0, 1, 2]
+ANSWER = "fine, and what comes next?"
 CALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -29,12 +30,19 @@ class FakeServer:
     """Answers /v1/tokenize and chat completions with `answer`; keeps what it was sent.
 
     status: path ending -> status to answer instead. asked: (path, body, headers) in order.
+    info: what the handshake says, None without Leyline; greeted: headers of each handshake.
+    receipt: what the server did with every plan; None: it tells nothing.
     """
 
     lib: Any
-    answer: str = "fine"
+    answer: str = ANSWER
     status: dict[str, int] = field(default_factory=dict)
     only_lowered: bool = False
+    info: dict[str, Any] | None = field(default_factory=lambda: {"leyline": "1", "active": True})
+    greeted: list[dict[str, str]] = field(default_factory=list)
+    receipt: dict[str, Any] | None = field(
+        default_factory=lambda: {"id": "", "applied": True, "spliced": 7}
+    )
     asked: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
     held: dict[str, array[int]] = field(default_factory=dict)
     plans: list[WirePlan | None] = field(default_factory=list)
@@ -51,6 +59,8 @@ class FakeServer:
 
     def __call__(self, request: Any) -> Any:
         path = request.url.path
+        if request.method == "GET":
+            return self._own_route(path, dict(request.headers))
         try:
             body = json.loads(request.content)
         except (ValueError, RecursionError):
@@ -65,6 +75,15 @@ class FakeServer:
         if path.endswith("/chat/completions") and body is not None:
             return self._chat(body)
         return self.lib.Response(200, json={"path": path})
+
+    def _own_route(self, path: str, headers: dict[str, str]) -> Any:
+        told = None
+        if path == "/leyline/v1/info":
+            self.greeted.append(headers)
+            told = self.info
+        elif path.removeprefix("/leyline/v1/receipts/") in self.held:
+            told = self.receipt
+        return self.lib.Response(404 if told is None else 200, json=told)
 
     def _chat(self, body: dict[str, Any]) -> Any:
         ids = array("q", body.get("input_ids") or render(body["messages"]))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from leyline_agent.core import Mode
 from leyline_agent.transport import Lowering
+from leyline_agent.transport.call import Call
 from leyline_agent.transport.events import Watch
-from leyline_agent.transport.lowering import Call
 
 EXT = {"sglext": {"output_ids": [[1, 2, 3]]}}
 USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7}}
@@ -64,6 +64,16 @@ def test_other_extensions_beside_the_ids_are_passed_on() -> None:
     assert b'{"routed_experts": "e"}' in passed
     assert b"output_ids" not in passed
     assert stream.call.output == [1, 2, 3]
+
+
+@pytest.mark.parametrize("beside", [{"error": {"message": "boom"}}, {"news": 1}], ids=str)
+def test_what_stands_beside_our_ids_is_passed_on(beside: dict[str, Any]) -> None:
+    every = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+    stream = watch()
+    sent = {**every, "choices": [], "usage": None, **EXT}
+    assert stream.feed(b"data: " + json.dumps(sent).encode() + b"\n\n") == b""
+    passed = stream.feed(b"data: " + json.dumps({**sent, **beside}).encode() + b"\n\n")
+    assert json.loads(passed[6:]) == {**every, "choices": [], "usage": None, **beside}
 
 
 def test_the_answer_is_entered_at_done_and_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_sglang import FakeServer
+from fake_sglang import ANSWER, FakeServer
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
@@ -52,9 +52,9 @@ def test_openai_streams_and_answers(server: FakeServer) -> None:
     llm = OpenAI(base_url=URL, api_key="none", http_client=clients(server, lowering)["http_client"])
     messages: list[Any] = [{"role": "user", "content": "hi"}]
     answer = llm.chat.completions.create(model="m", messages=messages)
-    assert answer.choices[0].message.content == "fine"
+    assert answer.choices[0].message.content == ANSWER
     chunks = list(llm.chat.completions.create(model="m", messages=messages, stream=True))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "fine"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == ANSWER
     assert len(lowering.planner.ledger) == 2
 
 
@@ -85,10 +85,44 @@ async def test_an_agents_edits_become_plans_and_its_answers_say_so(
     told = [m.response_metadata["leyline"] for m in state["messages"] if isinstance(m, AIMessage)]
     assert [record["planned"] for record in told] == [False, False, True, False]
     assert told[2]["completion"] == "chatcmpl-2"
+    assert [record["applied"] for record in told] == [None, None, True, None]
+    assert (told[2]["spliced"], told[2]["fallback"]) == (7, None)
     other = {"configurable": {"thread_id": "another"}}
     loop.invoke({"messages": [{"role": "user", "content": "task"}]}, other)
     assert lowering.last is not None
     assert lowering.last.why == "no earlier prompt to continue"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_answers_of_a_server_without_leyline_say_so(server: FakeServer, streaming: bool) -> None:
+    server.info = None
+    asked = {"messages": [{"role": "user", "content": "task"}]}
+    config = {"configurable": {"thread_id": "a"}}
+    state = agent(server, Lowering(), streaming).invoke(asked, config)
+    told = state["messages"][-1].response_metadata["leyline"]
+    assert (told["planned"], told["why"]) == (False, "no leyline server")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_stream_s_last_chunk_says_so_too(server: FakeServer, asynchronous: bool) -> None:
+    lowering = Lowering()
+    model = chat_model(URL, "m", **clients(server, lowering))
+    loop = create_agent(model, [], middleware=[LeylineMiddleware()])
+    asked = {"messages": [{"role": "user", "content": "task"}]}
+    if asynchronous:
+        chunks = [c async for c, _ in loop.astream(asked, stream_mode="messages")]
+    else:
+        chunks = [c for c, _ in loop.stream(asked, stream_mode="messages")]
+    assert "".join(c.content for c in chunks) == ANSWER
+    told = [c.response_metadata["leyline"] for c in chunks if "leyline" in c.response_metadata]
+    assert "leyline" in chunks[-1].response_metadata
+    assert [(t["completion"], t["planned"]) for t in told] == [("chatcmpl-0", False)]
+    assert len({c.id for c in chunks}) == 1
+    # Outside of the middleware nobody collects, and the stream is ChatOpenAI's own.
+    assert not any("leyline" in c.response_metadata for c in model.stream("hi"))
+    state = await loop.ainvoke(asked)
+    message = state["messages"][-1]
+    assert (message.content, message.response_metadata["leyline"]["planned"]) == (ANSWER, False)
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])

@@ -11,6 +11,7 @@ import pytest
 from leyline_agent.launch import ServerProcess
 from leyline_agent.policies import TruncateOlderThan
 from leyline_agent.transport import (
+    CONVERSATION,
     TurnRecord,
     async_openai_client,
     async_receipt,
@@ -21,6 +22,8 @@ from leyline_agent.transport import (
 
 pytestmark = pytest.mark.server
 
+# The recorded answers are not the model's: only a name ties one turn to the next.
+NAMED = {CONVERSATION: "files"}
 TOOLS = [
     {
         "type": "function",
@@ -75,6 +78,7 @@ def history(turns: int) -> list[dict[str, Any]]:
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"reasoning_effort": "low", "stop": ["x"], "seed": 3, "logprobs": True},
         {"response_format": {"type": "json_object"}, "min_p": 0.1, "user": "me"},
+        {"add_generation_prompt": False, "add_special_tokens": True},
     ],
     ids=lambda extra: ",".join(extra) or "plain",
 )
@@ -88,10 +92,14 @@ def test_tokenize_gives_the_ids_of_the_chat_path(server: ServerProcess, extra: A
     ).json()["sglext"]["input_ids"]
     seen: list[TurnRecord] = []
     with client(server.base_url, on_turn=seen.append, lib=httpx) as http:
+        # Behind another conversation a new one is looked at.
+        other = [{"role": "user", "content": "another"}]
+        http.post("/v1/chat/completions", json={**body, "messages": other})
         ours = http.post("/v1/chat/completions", json={**body, "return_input_ids_in_sglext": True})
     assert ours.json()["sglext"]["input_ids"] == own
     assert "output_ids" not in ours.json()["sglext"]
-    assert seen[0].prompt_tokens == len(own)
+    assert seen[-1].prompt_tokens == len(own)
+    assert seen[-1].tokenize_ms > 0
 
 
 def check(records: list[TurnRecord], base_url: str) -> None:
@@ -124,6 +132,7 @@ def test_an_openai_client_keeps_its_cache_through_edits(
                 temperature=0,
                 stream=stream,
                 extra_body=salt,
+                extra_headers=NAMED,
             )
             name = [chunk.id for chunk in answer][-1] if stream else answer.id
             assert records[-1].completion == name
@@ -141,6 +150,7 @@ async def test_the_asyncio_client_does_too(server: ServerProcess) -> None:
                 max_tokens=4,
                 temperature=0,
                 extra_body={"cache_salt": "async"},
+                extra_headers=NAMED,
             )
         last = await async_receipt(server.base_url, records[-1].completion)
         assert last is not None
@@ -155,7 +165,7 @@ def test_forget_is_answered_as_an_honest_request(server: ServerProcess) -> None:
     with client(server.base_url, mode="forget", lib=httpx) as http:
         for turns in range(5):
             sent = {**body, "messages": policy.transform(history(turns), turns)}
-            ours = http.post("/v1/chat/completions", json=sent).json()
+            ours = http.post("/v1/chat/completions", json=sent, headers=NAMED).json()
             sent["cache_salt"] = f"honest-{turns}"
             own = httpx.post(f"{server.base_url}/v1/chat/completions", json=sent, timeout=60).json()
             assert ours["choices"][0]["message"] == own["choices"][0]["message"]
