@@ -84,7 +84,10 @@ def serve(
     stock: Annotated[
         bool, typer.Option("--stock", help="Without Leyline, for comparison.")
     ] = False,
-    log: Annotated[Path, typer.Option(help="Where SGLang's log goes.")] = Path("out/server.log"),
+    log: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where SGLang's log goes; else out/server-PORT.log."),
+    ] = None,
 ) -> None:
     """Start SGLang with the Leyline plugin and wait until it is ready.
 
@@ -96,6 +99,7 @@ def serve(
     """
     from leyline_agent.launch import ServerProcess
 
+    log = log or Path(f"out/server-{port}.log")
     with console.status("starting") as status:
         server = ServerProcess(
             model,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from leyline_agent.core import ServerError, SetupError
+from leyline_agent.ports import check_port, free_port
 
 PACKAGE = Path(__file__).parent
 STANDINS = ("sgl_kernel", "torchvision")
@@ -53,14 +53,6 @@ def find_server_python(python: str | None = None) -> str:
         "no SGLang found. In a checkout run `make setup`; elsewhere install "
         "leyline-agent[server] and set LEYLINE_SERVER_PYTHON to that environment's Python"
     )
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def server_env(python: str, extra: Mapping[str, str], cpu: bool) -> dict[str, str]:
@@ -124,6 +116,7 @@ class ServerProcess:
         extra_args: passed to SGLang as they are. env: added to its environment.
         stock: without the plugin's cache and hooks, for comparison.
         timeout: seconds until it must answer.
+        port: None takes a free one. log_path: None makes a folder for it.
         progress: called with one line for each step and once a second while it loads.
 
     Entering raises SetupError (nothing to start) or ServerError (it stopped or never
@@ -184,6 +177,8 @@ class ServerProcess:
         return args + (["--dtype", dtype] if dtype else []) + self.extra_args
 
     def __enter__(self) -> ServerProcess:
+        # First of all: a server that runs there keeps its log.
+        check_port(self.host, self.port)
         python = find_server_python(self.python)
         cpu = self.model in TINY or not has_cuda(python)
         path = model_path(self.model, python, self.progress)

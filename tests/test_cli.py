@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,8 @@ from typer.testing import CliRunner
 from leyline_agent import __version__, doctor
 from leyline_agent.cli import app
 from leyline_agent.core import VERSION, SetupError
-from leyline_agent.launch import ServerProcess, free_port
+from leyline_agent.launch import ServerProcess
+from leyline_agent.ports import free_port
 
 RUN = CliRunner()
 INFO: dict[str, Any] = {
@@ -208,6 +210,33 @@ def test_serve_says_what_is_missing(
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_port_in_use_is_told_before_anything_is_started(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEYLINE_SERVER_PYTHON", "/bin/false")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        log = tmp_path / "out" / f"server-{port}.log"
+        log.parent.mkdir()
+        log.write_text("the running server's")
+        done = RUN.invoke(app, ["serve", "--port", str(port), "--host", host])
+    assert done.exit_code == 1
+    assert f"port {port} is in use; choose another with --port" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert log.read_text() == "the running server's"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "told"),
+    [("127.0.0.1", 65536, "there is no port 65536"), ("192.0.2.1", 30000, "choose another --host")],
+)
+def test_an_address_nobody_can_listen_on(host: str, port: int, told: str) -> None:
+    with pytest.raises(SetupError, match=told), ServerProcess(host=host, port=port):
+        pass
 
 
 @pytest.mark.server
