@@ -19,6 +19,7 @@ from rich.table import Table
 from leyline_agent import __version__
 from leyline_agent.core import VERSION, SetupError
 from leyline_agent.launch import find_server_python, has_cuda, server_env
+from leyline_agent.terminal import working
 
 Level = Literal["ok", "note", "fault"]
 SGLANG = "0.5.23"
@@ -223,7 +224,7 @@ def doctor(
 
     The exit status is 1 when something is broken; notes are not faults.
     """
-    with Console(stderr=True).status("looking at the environments (half a minute)"):
+    with working(Console(stderr=True), "looking at the environments (half a minute)"):
         checks = examine(base_url, api_key)
     broken = any(check.level == "fault" for check in checks)
     if as_json:

@@ -21,6 +21,7 @@ from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
 from leyline_agent.replay.wire import chat
+from leyline_agent.terminal import tell_error
 from leyline_agent.transport import TurnRecord
 from leyline_agent.transport import receipt as find_receipt
 
@@ -67,7 +68,7 @@ def demo(
                     http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True)
                 )
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     _finish(rows, about, out)
 

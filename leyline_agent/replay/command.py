@@ -21,6 +21,7 @@ from leyline_agent.replay.report import Arm, Turn, document
 from leyline_agent.replay.run import handshake
 from leyline_agent.replay.run import replay as run
 from leyline_agent.replay.trace import load
+from leyline_agent.terminal import tell_error, working
 
 console = Console(stderr=True)
 
@@ -70,7 +71,7 @@ def replay(
                     record, rule, chosen, root, max_tokens=max_tokens, repeats=repeats, seen=seen
                 )
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     result = document(str(trace.name), policy, about, results)
     _write(result, json_path)
@@ -99,8 +100,8 @@ def server(base_url: str | None, model: str) -> Iterator[str]:
     if base_url:
         yield base_url.rstrip("/").removesuffix("/v1")
         return
-    with console.status("starting a server") as status:
-        process = ServerProcess(model, progress=status.update)
+    with working(console, "starting a server") as say:
+        process = ServerProcess(model, progress=say)
         process.__enter__()
     try:
         yield process.base_url

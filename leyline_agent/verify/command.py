@@ -14,6 +14,7 @@ from rich.table import Table
 
 from leyline_agent.core import LeylineError, ServerError, SetupError
 from leyline_agent.launch import TINY, ServerProcess, find_server_python, model_path
+from leyline_agent.terminal import tell_error, working
 from leyline_agent.verify import scenarios
 from leyline_agent.verify.client import Client
 from leyline_agent.verify.reference import ReferenceProcess
@@ -83,7 +84,7 @@ def verify(
                     result["archs"].setdefault(name, {})[storage] = found
                     console.print(f"{name} {storage}: {_verdict(found)}", highlight=False)
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     _write(result, json_path)
     console.print(table(result))
@@ -105,10 +106,10 @@ def started(model: str, dtype: str, prompts: int) -> dict[str, Any]:
     Raises:
         ServerError, SetupError: it does not start or does not answer.
     """
-    with console.status(f"{model} {dtype}: starting") as status, ExitStack() as stack:
+    with working(console, f"{model} {dtype}: starting") as say, ExitStack() as stack:
 
         def seen(line: str) -> None:
-            status.update(f"{model} {dtype}: {line}")
+            say(f"{model} {dtype}: {line}")
 
         folder = model_path(model, find_server_python(), seen)
         reference = stack.enter_context(ReferenceProcess(folder, dtype))
@@ -127,7 +128,7 @@ def running(base_url: str, weights: Path | None, prompts: int) -> tuple[str, str
         ServerError, SetupError: it does not answer, or has no splicing.
     """
     root = base_url.rstrip("/").removesuffix("/v1")
-    with console.status("asking the server") as status, ExitStack() as stack:
+    with working(console, "asking the server") as say, ExitStack() as stack:
         client = stack.enter_context(Client(root))
         about = client.model()
         folder = weights or Path(about["model_path"])
@@ -138,7 +139,7 @@ def running(base_url: str, weights: Path | None, prompts: int) -> tuple[str, str
             raise SetupError(f"{weights} is no folder, or its weights exceed 2 GB in float64")
         else:
             console.print("no reference: the weights are not on this machine, or are too large")
-        storage, found = examine(client, reference, prompts, status.update)
+        storage, found = examine(client, reference, prompts, say)
         return about["name"], storage, found
 
 
