@@ -14,7 +14,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from leyline_agent import __version__
+from leyline_agent.builtin import TINY
 from leyline_agent.core import LeylineError
+from leyline_agent.terminal import tell_error, working
 
 _LATER = {
     "replay": "replay.command",
@@ -37,7 +39,9 @@ class _Commands(TyperGroup):
         module = import_module(f"leyline_agent.{_LATER[cmd_name]}")
         found = getattr(module, cmd_name)
         if isinstance(found, typer.Typer):
-            return get_command(found)
+            group = get_command(found)
+            group.name = cmd_name
+            return group
         alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
         alone.command(cmd_name)(found)
         return get_command(alone)
@@ -75,7 +79,7 @@ def serve(
     model: Annotated[
         str,
         typer.Option(
-            help="tiny, tiny-qwen3, tiny-llama (built here, run on a CPU) or a model path."
+            help=f"Built in, for a CPU: {', '.join(TINY)}. Or a folder, or owner/name on the hub."
         ),
     ] = "tiny",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -97,10 +101,11 @@ def serve(
 
     Stop it with Ctrl-C.
     """
+    from leyline_agent import server_log
     from leyline_agent.launch import ServerProcess
 
     log = log or Path(f"out/server-{port}.log")
-    with console.status("starting") as status:
+    with working(console, "starting") as say:
         server = ServerProcess(
             model,
             dtype=dtype,
@@ -109,7 +114,7 @@ def serve(
             host=host,
             port=port,
             log_path=log,
-            progress=status.update,
+            progress=say,
         )
         _or_exit(server.__enter__)
     try:
@@ -119,7 +124,8 @@ def serve(
         )
         console.print(f"  handshake:      leyline doctor --base-url {server.base_url}")
         status_code = server.wait()
-        console.print(f"[red]SGLang ended with status {status_code}.[/red]\n{server.tail()}")
+        console.print(f"[red]SGLang ended with status {status_code}:[/red]", end=" ")
+        console.print(server_log.told(log), markup=False, highlight=False)
         raise typer.Exit(1)
     except KeyboardInterrupt:
         console.print("stopping")
@@ -136,7 +142,7 @@ def _or_exit(act: object) -> None:
     try:
         act()  # type: ignore[operator]
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", markup=True, highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leyline_agent import __version__, doctor
+from leyline_agent.builtin import TINY
 from leyline_agent.cli import app
 from leyline_agent.core import VERSION, SetupError
 from leyline_agent.launch import ServerProcess
@@ -52,8 +53,13 @@ def test_version_and_help() -> None:
 
     assert __version__ in say("--version")
     shown = say("--help")
-    for command in ("serve", "doctor", "demo", "replay"):
+    for command in ("serve", "doctor", "demo", "replay", "verify", "bench"):
         assert f" {command} " in shown
+
+
+def test_serve_lists_every_built_in_model() -> None:
+    shown = RUN.invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).output
+    assert f"Built in, for a CPU: {', '.join(TINY)}." in shown
 
 
 def test_a_missing_extra_is_a_note_and_a_missing_requirement_a_fault() -> None:
@@ -195,6 +201,13 @@ def test_doctor_on_a_whole_machine(server: ServerProcess, stock_server: ServerPr
     ("args", "env", "told"),
     [
         (["--model", "./no-such-model"], {}, "no model folder"),
+        (
+            ["--model", "tinny"],
+            {},
+            "no model 'tinny'; did you mean tiny? name a built-in one (tiny,",
+        ),
+        (["--model", "tiny_lama"], {}, "did you mean tiny-llama?"),
+        (["--model", "gigantic"], {}, "no model 'gigantic'; name a built-in one"),
         (["--model", "tiny"], {"LEYLINE_SERVER_PYTHON": "/nowhere/python"}, "does not exist"),
     ],
 )
@@ -226,7 +239,7 @@ def test_a_port_in_use_is_told_before_anything_is_started(
         done = RUN.invoke(app, ["serve", "--port", str(port), "--host", host])
     assert done.exit_code == 1
     assert f"port {port} is in use; choose another with --port" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == 2, "what it does, and why it does not"
     assert log.read_text() == "the running server's"
 
 
@@ -244,8 +257,11 @@ def test_serve_shows_why_sglang_stopped(tmp_path: Path) -> None:
     args = ["serve", "--log", str(tmp_path / "log"), "--port", str(free_port()), "--", "--nonsense"]
     done = subprocess.run(leyline(*args), capture_output=True, text=True)
     assert done.returncode == 1
-    assert "SGLang stopped with status" in done.stderr
-    assert "unrecognized arguments: --nonsense" in done.stderr
+    first, second, *tail = done.stderr.split("error: SGLang", 1)[1].splitlines()
+    assert first.startswith(" stopped with status 2 before it was ready: ")
+    assert first.endswith("error: unrecognized arguments: --nonsense")
+    assert str(tmp_path / "log") in second
+    assert len(tail) <= 8
     assert "Traceback" not in done.stderr
 
 
