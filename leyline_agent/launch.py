@@ -18,6 +18,7 @@ from types import TracebackType
 from leyline_agent import server_log
 from leyline_agent.builtin import TINY, Progress, check_model, model_path
 from leyline_agent.core import ServerError, SetupError
+from leyline_agent.interrupts import held_interrupts
 from leyline_agent.ports import check_port, free_port
 
 PACKAGE = Path(__file__).parent
@@ -150,6 +151,11 @@ class ServerProcess:
         return args + (["--dtype", dtype] if dtype else []) + self.extra_args
 
     def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """What entering does: for callers that must know the object before the server lives."""
         # First of all: a server that runs there keeps its log.
         check_port(self.host, self.port)
         check_model(self.model)
@@ -161,21 +167,21 @@ class ServerProcess:
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.progress(f"starting SGLang; its log is {self.log_path}")
-        with self.log_path.open("wb") as log:
-            self._child = subprocess.Popen(
-                self.command(python, path, cpu),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=env,
-                start_new_session=True,
-            )
         try:
+            # Whoever is interrupted once the child lives knows the child.
+            with held_interrupts(), self.log_path.open("wb") as log:
+                self._child = subprocess.Popen(
+                    self.command(python, path, cpu),
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=env,
+                    start_new_session=True,
+                )
             self._wait()
         except BaseException:
             self.stop()
             raise
-        return self
 
     def _wait(self) -> None:
         """Until /health answers.
@@ -214,18 +220,27 @@ class ServerProcess:
         return self._child.wait()
 
     def stop(self, grace: float = 15) -> None:
-        """End the server's own process group: SIGTERM, after `grace` seconds SIGKILL."""
-        child = self._child
-        if child is None:
+        """End the server's own process group: SIGTERM, after `grace` seconds SIGKILL.
+
+        An interrupt cuts the grace short; it takes effect when the server is gone.
+        """
+        if self._child is None:
             return
-        for sign, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
-            _signal_group(child.pid, sign)
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                child.poll()
-                if not _signal_group(child.pid, 0):
-                    return
-                time.sleep(0.05)
+        try:
+            self._end(self._child, signal.SIGTERM, grace)
+        finally:
+            with held_interrupts():
+                self._end(self._child, signal.SIGKILL, 10.0)
+
+    @staticmethod
+    def _end(child: subprocess.Popen[bytes], sign: int, seconds: float) -> None:
+        """Signal the group, wait until it is gone."""
+        deadline = time.monotonic() + seconds
+        there = _signal_group(child.pid, sign)
+        while there and time.monotonic() < deadline:
+            time.sleep(0.05)
+            child.poll()
+            there = _signal_group(child.pid, 0)
 
     def __exit__(
         self,

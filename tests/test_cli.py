@@ -283,6 +283,7 @@ def test_serve_passes_arguments_on_and_stops_cleanly(tmp_path: Path) -> None:
         assert info["ranks"][0]["page_size"] == 16
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
+        assert said.read_text().splitlines()[-1] == "stopped"
     finally:
         if child.poll() is None:
             child.kill()

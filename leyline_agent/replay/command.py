@@ -100,10 +100,11 @@ def server(base_url: str | None, model: str) -> Iterator[str]:
     if base_url:
         yield base_url.rstrip("/").removesuffix("/v1")
         return
-    with working(console, "starting a server") as say:
-        process = ServerProcess(model, progress=say)
-        process.__enter__()
+    process = ServerProcess(model)
     try:
+        with working(console, "starting a server") as say:
+            process.progress = say
+            process.start()
         yield process.base_url
     finally:
         process.stop()

@@ -113,7 +113,9 @@ def started(model: str, dtype: str, prompts: int) -> dict[str, Any]:
 
         folder = model_path(model, find_server_python(), seen)
         reference = stack.enter_context(ReferenceProcess(folder, dtype))
-        server = stack.enter_context(ServerProcess(model, dtype=dtype, progress=seen))
+        server = ServerProcess(model, dtype=dtype, progress=seen)
+        stack.callback(server.stop)
+        server.start()
         client = stack.enter_context(Client(server.base_url))
         return examine(client, reference, prompts, seen)[1]
 
