@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from leyline_agent import __version__, doctor
@@ -149,7 +151,7 @@ def answering(request: pytest.FixtureRequest) -> Iterator[str]:
         ((200, b"[]"), "stock SGLang"),
         ((401, b""), "--api-key"),
         ((500, b""), "read its log"),
-        ((200, b"<html>"), "leyline serve"),
+        ((200, b"<html>"), "stock SGLang or another server"),
     ],
     indirect=["answering"],
 )
@@ -180,7 +182,20 @@ def test_doctor_on_a_client_machine(answering: str, monkeypatch: pytest.MonkeyPa
         ],
     )
     assert table.exit_code == 1
-    assert "FAULT" in table.output
+    assert "FAULT" in table.stdout
+    assert "looking at the environments" in table.stderr
+
+
+def test_at_80_columns_remedies_stand_whole_below_the_table() -> None:
+    url = "http://a-host-with-a-long-name.example.internal:30000"
+    remedy = "start it with `leyline serve`, or install [it] and add --radix-cache-backend leyline"
+    out = io.StringIO()
+    found = doctor.Check("handshake", url, "answers, without Leyline", "fault", remedy)
+    other = doctor.Check("client", "openai", "absent", "note", remedy)
+    doctor.show(Console(file=out, width=80), [found, other])
+    table, below = out.getvalue().split("\n\n")
+    assert url in "".join(line.split("│")[2].strip() for line in table.splitlines() if "│" in line)
+    assert below == f"FAULT {url}, openai: {remedy}\n", "the same remedy is told once"
 
 
 @pytest.mark.server

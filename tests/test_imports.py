@@ -17,7 +17,7 @@ ROOMS = {
     "langchain": {"core", "policies", "planner", "transport", "langchain"},
     "kernels": {"kernels"},
     "server": {"core", "kernels", "server"},
-    "verify": {"core", "launch", "terminal", "verify"},
+    "verify": {"core", "handshake", "launch", "terminal", "verify"},
     "bench": {"core", "launch", "terminal", "bench"},
 }
 SERVER_SIDE = {"server", "kernels"}

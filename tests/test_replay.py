@@ -107,7 +107,7 @@ def check_bound(base_url: str, trace: Path, turns: list[dict[str, Any]]) -> None
         (("--policy", "truncate_odler_than"), "there is no policy 'truncate_odler_than'"),
         (("--policy", "truncate_older_than:n=-1"), "needs n >= 0"),
         (("--policy", "nowhere.py:Rule"), "no policy file nowhere.py"),
-        (("--base-url", "http://127.0.0.1:9"), "does not answer like an OpenAI server"),
+        (("--base-url", "http://127.0.0.1:9"), "nobody answers at http://127.0.0.1:9 ("),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(trace: Path, wrong: Any, told: str) -> None:

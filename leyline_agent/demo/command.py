@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, ServerError
+from leyline_agent.core import LeylineError
 from leyline_agent.demo.results import Row, document, plot, summary
+from leyline_agent.handshake import splicing
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
@@ -51,8 +52,7 @@ def demo(
         rule = load_policy(policy)
         with server(base_url, model) as root, httpx.Client(base_url=root, timeout=600) as http:
             about = handshake(http)
-            if not (about["leyline"] or {}).get("supported"):
-                raise ServerError("this server does not splice: see `leyline doctor --base-url`")
+            splicing(root)
             rows: list[Row] = []
             recording = Recording()
             console.print(f"An agent works for {turns} turns; its policy is {policy}.")

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.core import LeylineError, ServerError, SetupError
+from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import ServerProcess
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.report import Arm, Turn, document
-from leyline_agent.replay.run import handshake
+from leyline_agent.replay.run import PLANNED, handshake
 from leyline_agent.replay.run import replay as run
 from leyline_agent.replay.trace import load
 from leyline_agent.terminal import tell_error, working
@@ -60,6 +61,7 @@ def replay(
         with server(base_url, model) as root:
             with httpx.Client(base_url=root, timeout=60) as http:
                 about = handshake(http)
+            check_arms(chosen, root)
             turns = len(record.turns())
             with _progress() as bar:
                 task = bar.add_task("replay", total=turns * len(chosen) * repeats)
@@ -94,11 +96,29 @@ def parse_arms(text: str) -> list[Arm]:
     return [Arm(name) for name in dict.fromkeys(names)]
 
 
+def check_arms(arms: Sequence[Arm], root: str) -> None:
+    """On a server that does not splice, an arm with directives would measure stock SGLang.
+
+    Raises:
+        ServerError: there is such an arm; says what to do, and which arms can run.
+    """
+    planned = [arm.value for arm in arms if arm in PLANNED]
+    if not planned:
+        return
+    try:
+        splicing(root)
+    except ServerError as error:
+        raise ServerError(
+            f"{' and '.join(planned)} cannot be measured: {error}\n"
+            "Without Leyline there are: --arms append,reprefill"
+        ) from error
+
+
 @contextmanager
 def server(base_url: str | None, model: str) -> Iterator[str]:
     """The root of a running server, or of one that is started here and stopped again."""
-    if base_url:
-        yield base_url.rstrip("/").removesuffix("/v1")
+    if base_url is not None:
+        yield root_of(base_url)
         return
     process = ServerProcess(model)
     try:

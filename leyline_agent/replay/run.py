@@ -20,29 +20,44 @@ from leyline_agent.replay.wire import Reply, chat, tokenize
 from leyline_agent.transport import client
 from leyline_agent.transport import receipt as find_receipt
 
-_PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
+PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
 
 Seen = Callable[[Arm, Turn], None]
 
 
 def handshake(http: httpx.Client) -> dict[str, Any]:
-    """Model and what the server supports.
+    """Model and, where the server has Leyline, what it supports.
 
     Raises:
         ServerError: nobody answers, or it is no OpenAI server.
     """
+    root = str(http.base_url).rstrip("/")
     try:
-        models = http.get("/v1/models").json()
+        answer = http.get("/v1/models")
         info = http.get("/leyline/v1/info")
-        return {
-            "model": models["data"][0]["id"],
-            "leyline": info.json() if info.status_code == 200 else None,
-        }
-    except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(
-            f"{http.base_url} does not answer like an OpenAI server ({error}); "
-            "give the root, such as http://127.0.0.1:30000"
+            f"nobody answers at {root} ({error}): is it running? start one with `leyline serve` "
+            "and wait for `ready`"
         ) from error
+    if answer.status_code in (401, 403):
+        raise ServerError(f"{root} wants a key, which this command does not send")
+    try:
+        model = str(answer.json()["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ServerError(
+            f"what answers at {root} is no OpenAI server (HTTP {answer.status_code} for "
+            "/v1/models): give the address that `leyline serve` printed with `ready`"
+        ) from error
+    return {"model": model, "leyline": _leyline(info)}
+
+
+def _leyline(info: httpx.Response) -> dict[str, Any] | None:
+    try:
+        told = info.json() if info.status_code == 200 else None
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
@@ -101,7 +116,7 @@ def replay(
 
 
 def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int) -> Iterator[Turn]:
-    mode = _PLANNED.get(arm)
+    mode = PLANNED.get(arm)
     plain = httpx.Client(base_url=base_url, timeout=600)
     with plain, client(base_url, mode=mode, lib=httpx) if mode else nullcontext(plain) as http:
         server = handshake(plain)

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, ServerError, SetupError
+from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import TINY, ServerProcess, find_server_python, model_path
 from leyline_agent.terminal import tell_error, working
 from leyline_agent.verify import scenarios
@@ -72,9 +73,9 @@ def verify(
     """
     result: dict[str, Any] = {"archs": {}}
     try:
-        if base_url and arch:
+        if base_url is not None and arch:
             raise SetupError("give --base-url or --arch, not both")
-        if base_url:
+        if base_url is not None:
             name, storage, found = running(base_url, weights, prompts)
             result["archs"][name] = {storage: found}
         else:
@@ -129,8 +130,9 @@ def running(base_url: str, weights: Path | None, prompts: int) -> tuple[str, str
     Raises:
         ServerError, SetupError: it does not answer, or has no splicing.
     """
-    root = base_url.rstrip("/").removesuffix("/v1")
+    root = root_of(base_url)
     with working(console, "asking the server") as say, ExitStack() as stack:
+        splicing(root)
         client = stack.enter_context(Client(root))
         about = client.model()
         folder = weights or Path(about["model_path"])
@@ -156,9 +158,7 @@ def examine(
     Raises:
         ServerError: it does not answer or does not splice.
     """
-    info = client.info()
-    if not info.get("supported"):
-        raise ServerError(f"{client.url} does not splice: {'; '.join(info.get('reasons', []))}")
+    info = splicing(client.url)
     rank = info["ranks"][0]
     storage = str(rank["layout"]["dtype"])
     page = int(rank["page_size"])
