@@ -21,12 +21,16 @@ from leyline_agent.handshake import splicing
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
+from leyline_agent.replay.show import SPLICED, narrow, show_fallbacks
 from leyline_agent.replay.wire import chat
 from leyline_agent.terminal import tell_error
 from leyline_agent.transport import TurnRecord
 from leyline_agent.transport import receipt as find_receipt
 
 console = Console()
+LEGEND = (
+    f"{SPLICED}\noff: the same prompt without Leyline; reusable (bound): all that could be cached"
+)
 
 
 def demo(
@@ -111,18 +115,13 @@ def _without(
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table()
-    for name in ("turn", "prompt", "cached", "spliced", "prefilled", "edits"):
-        table.add_column(name, justify="right")
-    table.add_column("fallback")
-    for name in ("TTFT ms", "cached, off", "TTFT ms, off"):
-        table.add_column(name, justify="right")
+    names = ("turn", "prompt", "cached", "spliced", "prefilled", "edits", "TTFT ms")
+    table = narrow((*names, "cached, off", "ms, off"))
     for r in rows:
         table.add_row(
             *(str(n) for n in (r.turn, r.prompt_tokens, r.cached_tokens, r.spliced_tokens)),
             str(r.prefilled_tokens),
             str(r.edits),
-            r.fallback or "",
             f"{r.ttft_ms:.0f}",
             "" if r.cached_tokens_off is None else str(r.cached_tokens_off),
             "" if r.ttft_ms_off is None else f"{r.ttft_ms_off:.0f}",
@@ -136,6 +135,10 @@ def _finish(rows: list[Row], about: dict[str, Any], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "demo.json").write_text(json.dumps(document(rows, total), indent=1), encoding="utf-8")
     plot(rows, total, out / "demo.png")
+    if not console.is_terminal:
+        console.line()  # there, a live table ends without one
+    show_fallbacks(console, ((r.turn, r.fallback) for r in rows))
+    console.print(f"\n{LEGEND}\n", highlight=False)
     console.print(
         f"[bold]{total['reuse_of_bound']:.1%}[/bold] of the reusable tokens reused (stock radix "
         f"{total['radix_reuse']:.1%}), {total['fallbacks']} fallbacks, TTFT p50 "
