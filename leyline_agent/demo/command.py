@@ -143,5 +143,6 @@ def _finish(rows: list[Row], about: dict[str, Any], out: Path) -> None:
         f"[bold]{total['reuse_of_bound']:.1%}[/bold] of the reusable tokens reused (stock radix "
         f"{total['radix_reuse']:.1%}), {total['fallbacks']} fallbacks, TTFT p50 "
         f"{total['ttft_ms_p50']:.0f} ms (off {total['ttft_ms_p50_off']:.0f} ms); "
-        f"{out / 'demo.json'}, {out / 'demo.png'}"
+        f"{out / 'demo.json'}, {out / 'demo.png'}",
+        soft_wrap=True,
     )
