@@ -21,9 +21,9 @@ from leyline_agent.handshake import splicing
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
-from leyline_agent.replay.show import SPLICED, narrow, show_fallbacks
+from leyline_agent.replay.show import SPLICED, show_fallbacks
 from leyline_agent.replay.wire import chat
-from leyline_agent.terminal import tell_error
+from leyline_agent.terminal import narrow, tell_error
 from leyline_agent.transport import TurnRecord
 from leyline_agent.transport import receipt as find_receipt
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from leyline_agent.replay.report import Arm, Turn
+from leyline_agent.terminal import narrow
 
 SPLICED = "cached: not computed in this turn; spliced: of these, moved to a new position"
 LEGEND = f"{SPLICED}\nreuse: cached ÷ bound; bound: what a perfect cache need not compute"
@@ -16,14 +16,6 @@ UNCHANGED = (
     "the policy changed nothing that had been sent: there was nothing to splice, and every arm "
     "is as good as append"
 )
-
-
-def narrow(names: Iterable[str]) -> Table:
-    """A table of numbers, as narrow as they are."""
-    table = Table(show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
 def show_fallbacks(console: Console, fallbacks: Iterable[tuple[int, str | None]]) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from leyline_agent.core import LeylineError, SetupError
 from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import TINY, ServerProcess, find_server_python, model_path
-from leyline_agent.terminal import tell_error, working
+from leyline_agent.terminal import narrow, tell_error, working
 from leyline_agent.verify import scenarios
 from leyline_agent.verify.client import Client
 from leyline_agent.verify.reference import ReferenceProcess
@@ -25,11 +25,13 @@ from leyline_agent.verify.scenarios import Seen
 DTYPES = ("float32", "bfloat16")
 ALL = 8192  # the built-in models' vocabulary
 REFERENCE_BYTES = 2_000_000_000
-CAPTION = (
-    "keys: error of moved keys, spacings of the type; log-p: of edited requests against the "
-    "reference, nats; noise: the same without edits; token: same first token beyond the noise; "
-    "edits: how often AMORTIZE's first token is the full context's / an honest prefill's"
-)
+CHECKS = """\
+keys: error of moved keys, in spacings of the type; leak: KV slots lost
+log-p: of edited requests against the reference, nats; noise: the same unedited
+token: same first token beyond the noise; honest: plain requests untouched
+forget: FORGET equal to an honest prefill"""
+FOLLOWS = """\
+AMORTIZE's first token: how often the full context's / an honest prefill's"""
 
 console = Console(stderr=True)
 
@@ -88,7 +90,11 @@ def verify(
         tell_error(console, error)
         raise typer.Exit(1) from error
     _write(result, json_path)
-    console.print(table(result))
+    for one, legend in zip(tables(result), (CHECKS, FOLLOWS), strict=True):
+        console.line()
+        console.print(one)
+        console.print(f"\n{legend}", highlight=False)
+    console.line()
     failures = [
         f"{name} {storage}: {sentence}"
         for name, types in result["archs"].items()
@@ -203,17 +209,14 @@ def _verdict(found: dict[str, Any]) -> str:
     return "[green]holds[/green]" if not found["failures"] else "[red]does not hold[/red]"
 
 
-def table(result: dict[str, Any]) -> Table:
-    """One line a server: the checks, then the figures."""
-    out = Table(show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), caption=CAPTION)
-    for name in ("model", "KV", "keys", "log-p", "noise", "token", "honest", "forget", "leak"):
-        out.add_column(name, justify="left" if name in ("model", "KV") else "right")
-    for name in ("1 edit", "3 edits"):
-        out.add_column(name, justify="right")
+def tables(result: dict[str, Any]) -> tuple[Table, Table]:
+    """Two tables with a line a server, within 80 columns: the checks; what AMORTIZE follows."""
+    figures = ("keys", "log-p", "noise", "token", "honest", "forget", "leak")
+    checks = narrow(figures, ("model", "KV"))
+    follows = narrow(("1 edit", "3 edits"), ("model", "KV"))
     for model, types in result["archs"].items():
         for storage, found in types.items():
-            follows = found["amortize_follows"]
-            out.add_row(
+            checks.add_row(
                 model,
                 storage,
                 _figure(found["kv_error"], ".2f"),
@@ -223,12 +226,12 @@ def table(result: dict[str, Any]) -> Table:
                 _figure(found["honest_untouched"], ".0%"),
                 _figure(found["forget_equal"], ".0%"),
                 str(found["leaked_slots"]),
-                *(
-                    f"{follows[kind]['full']:.0%}/{follows[kind]['honest']:.0%}"
-                    for kind in ("single", "multiple")
-                ),
             )
-    return out
+            shares = (found["amortize_follows"][kind] for kind in ("single", "multiple"))
+            follows.add_row(
+                model, storage, *(f"{share['full']:.0%}/{share['honest']:.0%}" for share in shares)
+            )
+    return checks, follows
 
 
 def _figure(value: float | None, how: str) -> str:
