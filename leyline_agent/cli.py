@@ -13,8 +13,11 @@ from rich.console import Console
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from leyline_agent import __version__
-from leyline_agent.core import LeylineError
+from leyline_agent import __version__, server_log
+from leyline_agent.builtin import TINY
+from leyline_agent.core import LeylineError, ServerError
+from leyline_agent.launch import ServerProcess
+from leyline_agent.terminal import tell_error, working
 
 _LATER = {
     "replay": "replay.command",
@@ -28,6 +31,14 @@ _LATER = {
 class _Commands(TyperGroup):
     """Those of `_LATER` are imported when they are asked for."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an interrupt has stopped what it started, and is said in a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            console.print("stopped")
+            raise typer.Exit(130) from error
+
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *_LATER]
 
@@ -37,7 +48,9 @@ class _Commands(TyperGroup):
         module = import_module(f"leyline_agent.{_LATER[cmd_name]}")
         found = getattr(module, cmd_name)
         if isinstance(found, typer.Typer):
-            return get_command(found)
+            group = get_command(found)
+            group.name = cmd_name
+            return group
         alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
         alone.command(cmd_name)(found)
         return get_command(alone)
@@ -75,7 +88,7 @@ def serve(
     model: Annotated[
         str,
         typer.Option(
-            help="tiny, tiny-qwen3, tiny-llama (built here, run on a CPU) or a model path."
+            help=f"Built in, for a CPU: {', '.join(TINY)}. Or a folder, or owner/name on the hub."
         ),
     ] = "tiny",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -84,7 +97,10 @@ def serve(
     stock: Annotated[
         bool, typer.Option("--stock", help="Without Leyline, for comparison.")
     ] = False,
-    log: Annotated[Path, typer.Option(help="Where SGLang's log goes.")] = Path("out/server.log"),
+    log: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where SGLang's log goes; else out/server-PORT.log."),
+    ] = None,
 ) -> None:
     """Start SGLang with the Leyline plugin and wait until it is ready.
 
@@ -94,45 +110,53 @@ def serve(
 
     Stop it with Ctrl-C.
     """
-    from leyline_agent.launch import ServerProcess
-
-    with console.status("starting") as status:
-        server = ServerProcess(
-            model,
-            dtype=dtype,
-            extra_args=[a for a in ctx.args if a != "--"],
-            stock=stock,
-            host=host,
-            port=port,
-            log_path=log,
-            progress=status.update,
-        )
-        _or_exit(server.__enter__)
+    log = log or Path(f"out/server-{port}.log")
+    server = ServerProcess(
+        model,
+        dtype=dtype,
+        extra_args=[a for a in ctx.args if a != "--"],
+        stock=stock,
+        host=host,
+        port=port,
+        log_path=log,
+    )
     try:
-        console.print(f"[green]ready[/green] at {server.base_url} — log {log}, pid {server.pid}")
-        console.print(
-            f"  OpenAI clients: base_url={server.base_url}/v1, model={model}, any API key"
-        )
-        console.print(f"  handshake:      leyline doctor --base-url {server.base_url}")
-        status_code = server.wait()
-        console.print(f"[red]SGLang ended with status {status_code}.[/red]\n{server.tail()}")
-        raise typer.Exit(1)
+        _run(server)
+    except LeylineError as error:
+        tell_error(console, error)
+        raise typer.Exit(1) from error
+
+
+def _run(server: ServerProcess) -> None:
+    """Start it and wait. Once it is ready an interrupt is the ordinary end; before, it is not.
+
+    Raises:
+        ServerError, SetupError: it does not start, or ends by itself.
+    """
+    ready = False
+    try:
+        with working(console, "starting") as say:
+            server.progress = say
+            server.start()
+        ready = True
+        _tell_ready(server)
+        code = server.wait()
+        raise ServerError(f"SGLang ended with status {code}: {server_log.told(server.log_path)}")
     except KeyboardInterrupt:
+        if not ready:
+            raise
         console.print("stopping")
     finally:
         server.stop()
+    console.print("stopped")
+
+
+def _tell_ready(server: ServerProcess) -> None:
+    url = server.base_url
+    console.print(f"[green]ready[/green] at {url} — log {server.log_path}, pid {server.pid}")
+    console.print(f"  OpenAI clients: base_url={url}/v1, model={server.model}, any API key")
+    console.print(f"  handshake:      leyline doctor --base-url {url}")
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _or_exit(act: object) -> None:
-    """Call it; an error of ours becomes one plain message and exit status 1."""
-    try:
-        act()  # type: ignore[operator]
-    except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", markup=True, highlight=False)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from leyline_agent import __version__
-from leyline_agent.core import VERSION, SetupError
+from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.handshake import Check, Level, get_info, handshake_checks, root_of
 from leyline_agent.launch import find_server_python, has_cuda, server_env
+from leyline_agent.terminal import tell_error, working
 
-Level = Literal["ok", "note", "fault"]
 SGLANG = "0.5.23"
 REQUIRED = ("httpx", "pydantic", "typer")
 OPTIONAL = {
@@ -54,17 +54,6 @@ except Exception as error:
     found["faults"] = [f"{type(error).__name__}: {error}"]
 print(json.dumps(found))
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report; `remedy` says what to do (a fault) or could be done (a note)."""
-
-    area: str
-    name: str
-    value: str
-    level: Level = "ok"
-    remedy: str = ""
 
 
 def client_checks(find: Callable[[str], str] = version) -> list[Check]:
@@ -131,85 +120,44 @@ def _unfit() -> str:
     return f"the plugin is written for sglang {SGLANG}: install that version"
 
 
-def get_info(root: str, api_key: str | None = None) -> dict[str, Any] | Check:
-    """The handshake of a server, or the fault that stands in its place."""
-    request = urllib.request.Request(f"{root}/leyline/v1/info")
-    if api_key:
-        request.add_header("Authorization", f"Bearer {api_key}")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found if isinstance(found, dict) else _not_ours(root)
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return _not_ours(root)
-        remedy = "give its key with --api-key" if error.code in (401, 403) else "read its log"
-        return Check("handshake", root, f"HTTP {error.code}", "fault", remedy)
-    except (OSError, ValueError) as error:
-        reason = str(getattr(error, "reason", error))
-        remedy = "is it running? start one with `leyline serve` and wait for `ready`"
-        return Check("handshake", root, f"no answer: {reason}", "fault", remedy)
-
-
-def _not_ours(root: str) -> Check:
-    remedy = (
-        "this is a stock SGLang or another server: start it with `leyline serve`, or install "
-        "leyline-agent into its environment and add --radix-cache-backend leyline"
-    )
-    return Check("handshake", root, "answers, without Leyline", "fault", remedy)
-
-
-def handshake_checks(root: str, info: dict[str, Any]) -> list[Check]:
-    """What a server's handshake means for this client."""
-    wire, theirs = info.get("wire"), str(info.get("leyline", "?"))
-    checks = [Check("handshake", root, f"leyline {theirs} on sglang {info.get('sglang', '?')}")]
-    if wire == VERSION:
-        checks.append(Check("handshake", "wire", str(wire)))
-    else:
-        remedy = f"this client speaks version {VERSION}: install one leyline-agent on both sides"
-        checks.append(Check("handshake", "wire", str(wire), "fault", remedy))
-    if info.get("active") and info.get("supported"):
-        checks.append(Check("handshake", "splicing", "on"))
-    else:
-        value = "model not supported" if info.get("active") else "not active"
-        remedy = "; ".join(map(str, info.get("reasons") or ["read the server's log"]))
-        checks.append(Check("handshake", "splicing", value, "fault", remedy))
-    for number, rank in enumerate(info.get("ranks") or []):
-        layout = rank.get("layout") or {}
-        value = ", ".join(f"{key} {item}" for key, item in layout.items()) or "none"
-        checks.append(Check("handshake", f"rank {number} layout", value))
-    return checks
-
-
-def examine(base_url: str | None, api_key: str | None = None) -> list[Check]:
+def examine(root: str | None, api_key: str | None = None) -> list[Check]:
     """Every check; a missing server environment is a note when a server was named."""
     checks = client_checks()
     try:
         python = find_server_python()
     except SetupError as error:
-        level: Level = "note" if base_url else "fault"
+        level: Level = "note" if root else "fault"
         checks.append(Check("server", "environment", "not found", level, str(error)))
     else:
         checks += server_checks(python, probe_server(python))
-    if base_url:
-        root = base_url.rstrip("/").removesuffix("/v1")
+    if root:
         info = get_info(root, api_key)
         checks += [info] if isinstance(info, Check) else handshake_checks(root, info)
     return checks
 
 
-def table_of(checks: list[Check]) -> Table:
-    """The report for people."""
+def show(console: Console, checks: list[Check]) -> None:
+    """The report for people: a table, below it what to do, unwrapped so that it can be copied."""
     marks = {
         "ok": "[green]ok[/green]",
         "note": "[yellow]note[/yellow]",
         "fault": "[red]FAULT[/red]",
     }
-    table = Table("", "where", "what", "found", "what to do", show_edge=False)
+    table = Table(show_edge=False)
+    for name in ("", "where", "what", "found"):
+        table.add_column(name, overflow="fold")
     for check in checks:
-        row = (check.area, check.name, check.value, check.remedy)
-        table.add_row(marks[check.level], *(text.replace("[", r"\[") for text in row))
-    return table
+        table.add_row(marks[check.level], *map(escape, (check.area, check.name, check.value)))
+    console.print(table)
+    told: dict[str, list[Check]] = {}
+    for check in checks:
+        if check.remedy:
+            told.setdefault(check.remedy, []).append(check)
+    if told:
+        console.line()
+    for remedy, same in told.items():
+        names = ", ".join(check.name for check in same)
+        console.print(f"{marks[same[0].level]} {escape(names)}: {escape(remedy)}", soft_wrap=True)
 
 
 def doctor(
@@ -223,13 +171,18 @@ def doctor(
 
     The exit status is 1 when something is broken; notes are not faults.
     """
-    with Console(stderr=True).status("looking at the environments (half a minute)"):
-        checks = examine(base_url, api_key)
+    console = Console(stderr=True)
+    try:
+        with working(console, "looking at the environments (half a minute)"):
+            checks = examine(None if base_url is None else root_of(base_url), api_key)
+    except LeylineError as error:
+        tell_error(console, error)
+        raise typer.Exit(1) from error
     broken = any(check.level == "fault" for check in checks)
     if as_json:
         report = {"ok": not broken, "checks": [asdict(check) for check in checks]}
         typer.echo(json.dumps(report, indent=1))
     else:
-        Console().print(table_of(checks))
+        show(Console(), checks)
     if broken:
         raise typer.Exit(1)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from leyline_agent import server_log
+from leyline_agent.builtin import TINY, Progress, check_model, model_path
 from leyline_agent.core import ServerError, SetupError
+from leyline_agent.interrupts import held_interrupts
+from leyline_agent.ports import check_port, free_port
 
 PACKAGE = Path(__file__).parent
 STANDINS = ("sgl_kernel", "torchvision")
-TINY = (
-    *("tiny", "tiny-moonlight", "tiny-joyai", "tiny-glm"),
-    *("tiny-qwen3", "tiny-llama"),
-)
-_NO_FAULT = ("freeze_gc", "server_args=")
-
-Progress = Callable[[str], None]
 
 
 def find_server_python(python: str | None = None) -> str:
@@ -53,14 +49,6 @@ def find_server_python(python: str | None = None) -> str:
         "no SGLang found. In a checkout run `make setup`; elsewhere install "
         "leyline-agent[server] and set LEYLINE_SERVER_PYTHON to that environment's Python"
     )
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def server_env(python: str, extra: Mapping[str, str], cpu: bool) -> dict[str, str]:
@@ -93,41 +81,20 @@ def has_cuda(python: str) -> bool:
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
 
 
-def model_path(model: str, python: str, progress: Progress) -> str:
-    """A folder for SGLang: a tiny model is built into the cache, anything else is a path.
-
-    Raises:
-        ServerError: the build failed; SetupError: no such folder.
-    """
-    if model not in TINY:
-        if model.startswith((".", "/", "~")) and not Path(model).expanduser().is_dir():
-            raise SetupError(f"no model folder {model}; the built-in models are {', '.join(TINY)}")
-        return str(Path(model).expanduser()) if Path(model).expanduser().is_dir() else model
-    progress(f"model {model}: looking in the cache (built once: about 80 MB, half a minute)")
-    done = subprocess.run(
-        [python, "-W", "ignore", "-m", "leyline_agent.server.models", model],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "SGLANG_PLUGINS": ""},
-    )
-    if done.returncode != 0:
-        raise ServerError(f"the model {model} could not be built:\n{done.stderr[-2000:]}")
-    return done.stdout.strip().splitlines()[-1]
-
-
 class ServerProcess:
     """One SGLang server as a child process; a context manager that stops it again.
 
     Args:
-        model: a built-in name (tiny, tiny-qwen3, tiny-llama) or what SGLang takes as model path.
+        model: a built-in name (`builtin.TINY`), a folder, or owner/name on the hub.
         dtype: None leaves it to SGLang (float32 for the built-in models).
         extra_args: passed to SGLang as they are. env: added to its environment.
         stock: without the plugin's cache and hooks, for comparison.
         timeout: seconds until it must answer.
+        port: None takes a free one. log_path: None makes a folder for it.
         progress: called with one line for each step and once a second while it loads.
 
     Entering raises SetupError (nothing to start) or ServerError (it stopped or never
-    answered; the message carries the end of its log).
+    answered; the message says why as its log does).
     """
 
     def __init__(
@@ -184,6 +151,14 @@ class ServerProcess:
         return args + (["--dtype", dtype] if dtype else []) + self.extra_args
 
     def __enter__(self) -> ServerProcess:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """What entering does: for callers that must know the object before the server lives."""
+        # First of all: a server that runs there keeps its log.
+        check_port(self.host, self.port)
+        check_model(self.model)
         python = find_server_python(self.python)
         cpu = self.model in TINY or not has_cuda(python)
         path = model_path(self.model, python, self.progress)
@@ -192,21 +167,21 @@ class ServerProcess:
         )
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.progress(f"starting SGLang; its log is {self.log_path}")
-        with self.log_path.open("wb") as log:
-            self._child = subprocess.Popen(
-                self.command(python, path, cpu),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=env,
-                start_new_session=True,
-            )
         try:
+            # Whoever is interrupted once the child lives knows the child.
+            with held_interrupts(), self.log_path.open("wb") as log:
+                self._child = subprocess.Popen(
+                    self.command(python, path, cpu),
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=env,
+                    start_new_session=True,
+                )
             self._wait()
         except BaseException:
             self.stop()
             raise
-        return self
 
     def _wait(self) -> None:
         """Until /health answers.
@@ -219,8 +194,8 @@ class ServerProcess:
         while time.monotonic() - began < self.timeout:
             if self._child.poll() is not None:
                 raise ServerError(
-                    f"SGLang stopped with status {self._child.returncode} before it was ready. "
-                    f"The end of {self.log_path}:\n{self.tail()}"
+                    f"SGLang stopped with status {self._child.returncode} before it was ready: "
+                    f"{server_log.told(self.log_path)}"
                 )
             if self.healthy():
                 self.progress(f"ready after {time.monotonic() - began:.0f} s")
@@ -228,8 +203,7 @@ class ServerProcess:
             time.sleep(0.25)
             self.progress(f"loading, {time.monotonic() - began:.0f} s")
         raise ServerError(
-            f"SGLang did not answer within {self.timeout:.0f} s. The end of {self.log_path}:\n"
-            f"{self.tail()}"
+            f"SGLang did not answer within {self.timeout:.0f} s: {server_log.told(self.log_path)}"
         )
 
     def healthy(self) -> bool:
@@ -245,25 +219,28 @@ class ServerProcess:
         assert self._child is not None
         return self._child.wait()
 
-    def tail(self, lines: int = 25) -> str:
-        """The end of the log, without SGLang's long dump of its arguments."""
-        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-        kept = [line[:400] for line in text.splitlines() if not any(n in line for n in _NO_FAULT)]
-        return "\n".join(kept[-lines:])
-
     def stop(self, grace: float = 15) -> None:
-        """End the server's own process group: SIGTERM, after `grace` seconds SIGKILL."""
-        child = self._child
-        if child is None:
+        """End the server's own process group: SIGTERM, after `grace` seconds SIGKILL.
+
+        An interrupt cuts the grace short; it takes effect when the server is gone.
+        """
+        if self._child is None:
             return
-        for sign, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 10.0)):
-            _signal_group(child.pid, sign)
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                child.poll()
-                if not _signal_group(child.pid, 0):
-                    return
-                time.sleep(0.05)
+        try:
+            self._end(self._child, signal.SIGTERM, grace)
+        finally:
+            with held_interrupts():
+                self._end(self._child, signal.SIGKILL, 10.0)
+
+    @staticmethod
+    def _end(child: subprocess.Popen[bytes], sign: int, seconds: float) -> None:
+        """Signal the group, wait until it is gone."""
+        deadline = time.monotonic() + seconds
+        there = _signal_group(child.pid, sign)
+        while there and time.monotonic() < deadline:
+            time.sleep(0.05)
+            child.poll()
+            there = _signal_group(child.pid, 0)
 
     def __exit__(
         self,

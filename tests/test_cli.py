@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from leyline_agent import __version__, doctor
+from leyline_agent.builtin import TINY
 from leyline_agent.cli import app
 from leyline_agent.core import VERSION, SetupError
-from leyline_agent.launch import ServerProcess, free_port
+from leyline_agent.launch import ServerProcess
+from leyline_agent.ports import free_port
 
 RUN = CliRunner()
 INFO: dict[str, Any] = {
@@ -50,8 +55,13 @@ def test_version_and_help() -> None:
 
     assert __version__ in say("--version")
     shown = say("--help")
-    for command in ("serve", "doctor", "demo", "replay"):
+    for command in ("serve", "doctor", "demo", "replay", "verify", "bench"):
         assert f" {command} " in shown
+
+
+def test_serve_lists_every_built_in_model() -> None:
+    shown = RUN.invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).output
+    assert f"Built in, for a CPU: {', '.join(TINY)}." in shown
 
 
 def test_a_missing_extra_is_a_note_and_a_missing_requirement_a_fault() -> None:
@@ -141,7 +151,7 @@ def answering(request: pytest.FixtureRequest) -> Iterator[str]:
         ((200, b"[]"), "stock SGLang"),
         ((401, b""), "--api-key"),
         ((500, b""), "read its log"),
-        ((200, b"<html>"), "leyline serve"),
+        ((200, b"<html>"), "stock SGLang or another server"),
     ],
     indirect=["answering"],
 )
@@ -172,7 +182,20 @@ def test_doctor_on_a_client_machine(answering: str, monkeypatch: pytest.MonkeyPa
         ],
     )
     assert table.exit_code == 1
-    assert "FAULT" in table.output
+    assert "FAULT" in table.stdout
+    assert "looking at the environments" in table.stderr
+
+
+def test_at_80_columns_remedies_stand_whole_below_the_table() -> None:
+    url = "http://a-host-with-a-long-name.example.internal:30000"
+    remedy = "start it with `leyline serve`, or install [it] and add --radix-cache-backend leyline"
+    out = io.StringIO()
+    found = doctor.Check("handshake", url, "answers, without Leyline", "fault", remedy)
+    other = doctor.Check("client", "openai", "absent", "note", remedy)
+    doctor.show(Console(file=out, width=80), [found, other])
+    table, below = out.getvalue().split("\n\n")
+    assert url in "".join(line.split("│")[2].strip() for line in table.splitlines() if "│" in line)
+    assert below == f"FAULT {url}, openai: {remedy}\n", "the same remedy is told once"
 
 
 @pytest.mark.server
@@ -193,6 +216,13 @@ def test_doctor_on_a_whole_machine(server: ServerProcess, stock_server: ServerPr
     ("args", "env", "told"),
     [
         (["--model", "./no-such-model"], {}, "no model folder"),
+        (
+            ["--model", "tinny"],
+            {},
+            "no model 'tinny'; did you mean tiny? name a built-in one (tiny,",
+        ),
+        (["--model", "tiny_lama"], {}, "did you mean tiny-llama?"),
+        (["--model", "gigantic"], {}, "no model 'gigantic'; name a built-in one"),
         (["--model", "tiny"], {"LEYLINE_SERVER_PYTHON": "/nowhere/python"}, "does not exist"),
     ],
 )
@@ -210,13 +240,43 @@ def test_serve_says_what_is_missing(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_port_in_use_is_told_before_anything_is_started(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEYLINE_SERVER_PYTHON", "/bin/false")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        log = tmp_path / "out" / f"server-{port}.log"
+        log.parent.mkdir()
+        log.write_text("the running server's")
+        done = RUN.invoke(app, ["serve", "--port", str(port), "--host", host])
+    assert done.exit_code == 1
+    assert f"port {port} is in use; choose another with --port" in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "what it does, and why it does not"
+    assert log.read_text() == "the running server's"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "told"),
+    [("127.0.0.1", 65536, "there is no port 65536"), ("192.0.2.1", 30000, "choose another --host")],
+)
+def test_an_address_nobody_can_listen_on(host: str, port: int, told: str) -> None:
+    with pytest.raises(SetupError, match=told), ServerProcess(host=host, port=port):
+        pass
+
+
 @pytest.mark.server
 def test_serve_shows_why_sglang_stopped(tmp_path: Path) -> None:
     args = ["serve", "--log", str(tmp_path / "log"), "--port", str(free_port()), "--", "--nonsense"]
     done = subprocess.run(leyline(*args), capture_output=True, text=True)
     assert done.returncode == 1
-    assert "SGLang stopped with status" in done.stderr
-    assert "unrecognized arguments: --nonsense" in done.stderr
+    first, second, *tail = done.stderr.split("error: SGLang", 1)[1].splitlines()
+    assert first.startswith(" stopped with status 2 before it was ready: ")
+    assert first.endswith("error: unrecognized arguments: --nonsense")
+    assert str(tmp_path / "log") in second
+    assert len(tail) <= 8
     assert "Traceback" not in done.stderr
 
 
@@ -238,6 +298,7 @@ def test_serve_passes_arguments_on_and_stops_cleanly(tmp_path: Path) -> None:
         assert info["ranks"][0]["page_size"] == 16
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
+        assert said.read_text().splitlines()[-1] == "stopped"
     finally:
         if child.poll() is None:
             child.kill()

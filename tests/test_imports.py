@@ -17,8 +17,8 @@ ROOMS = {
     "langchain": {"core", "policies", "planner", "transport", "langchain"},
     "kernels": {"kernels"},
     "server": {"core", "kernels", "server"},
-    "verify": {"core", "launch", "verify"},
-    "bench": {"core", "launch", "bench"},
+    "verify": {"core", "handshake", "launch", "terminal", "verify"},
+    "bench": {"core", "launch", "terminal", "bench"},
 }
 SERVER_SIDE = {"server", "kernels"}
 HEAVY = {"torch", "sglang", "transformers", "langchain", "langgraph", "openai"}

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from leyline_agent.cli import app
+from leyline_agent.core import PolicyError
+from leyline_agent.demo.command import LEGEND as DEMO
+from leyline_agent.demo.command import _table as demo_table
+from leyline_agent.demo.results import Row, plot, summary
 from leyline_agent.launch import ServerProcess
 from leyline_agent.policies import TruncateOlderThan
-from leyline_agent.replay.report import Turn, ratios
+from leyline_agent.policies import load as load_policy
+from leyline_agent.replay.report import Arm, Turn, document, ratios
 from leyline_agent.replay.run import prompts
+from leyline_agent.replay.show import LEGEND, UNCHANGED, show_arm, show_sums
 from leyline_agent.replay.trace import load
 from leyline_agent.replay.wire import tokenize
 
@@ -58,6 +67,7 @@ def test_every_arm_of_a_replay(server: ServerProcess, trace: Path, tmp_path: Pat
         *("--arms", ",".join(ARMS), "--json", out),
     )
     assert done.exit_code == 0, done.output
+    assert done.stderr.index("append: 7 turns, 2 times") < done.stderr.index("reprefill: 7 turns")
     result = json.loads(out.read_text())
     arms = {name: result["arms"][name]["turns"] for name in ARMS}
     assert all(len(turns) == TURNS + 1 for turns in arms.values())
@@ -107,7 +117,7 @@ def check_bound(base_url: str, trace: Path, turns: list[dict[str, Any]]) -> None
         (("--policy", "truncate_odler_than"), "there is no policy 'truncate_odler_than'"),
         (("--policy", "truncate_older_than:n=-1"), "needs n >= 0"),
         (("--policy", "nowhere.py:Rule"), "no policy file nowhere.py"),
-        (("--base-url", "http://127.0.0.1:9"), "does not answer like an OpenAI server"),
+        (("--base-url", "http://127.0.0.1:9"), "nobody answers at http://127.0.0.1:9 ("),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(trace: Path, wrong: Any, told: str) -> None:
@@ -125,6 +135,8 @@ def test_a_mistake_is_told_in_one_sentence(trace: Path, wrong: Any, told: str) -
         ("[]", "holds no conversation"),
         ('[{"role": "wizard"}]', "message 0"),
         ('[{"role": "assistant", "content": "x"}]', "holds no turn"),
+        ('[{"role": "user"}]', "message 0"),
+        ('[{"role": "user", "content": "x"}, {"role": "tool"}]', "has neither content nor tool"),
     ],
 )
 def test_a_trace_that_is_none(tmp_path: Path, text: str | None, told: str) -> None:
@@ -136,14 +148,78 @@ def test_a_trace_that_is_none(tmp_path: Path, text: str | None, told: str) -> No
     assert told in " ".join(done.output.split())
 
 
-@pytest.mark.server
-def test_a_policy_that_fails_is_named(server: ServerProcess, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FAILING)
-    done = leyline(
-        "replay", trace, "--base-url", server.base_url, "--policy", f"{tmp_path}/mine.py:Fails"
-    )
+def test_a_policy_that_fails_is_named_before_any_server(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FAILING)
+    done = leyline("replay", trace, "--base-url", "http://127.0.0.1:9", "--policy", f"{path}:Fails")
     assert done.exit_code == 1
-    assert "Fails failed on turn 2: IndexError" in " ".join(done.output.split())
+    assert f"Fails failed on turn 3 at {path}:4: IndexError: list index" in done.output
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return sorted(messages, key=self.key)", "turn 1 at {path}:7: ZeroDivisionError"),
+        ("return 'no list'", "turn 1: Fails.transform must return a list"),
+        ("import json; return json.loads('{')", "turn 1 at {path}:4: JSONDecodeError"),
+    ],
+)
+def test_where_a_policy_failed(trace: Path, tmp_path: Path, body: str, told: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"class Fails:\n\n    def transform(self, messages, turn):\n        {body}\n\n"
+        "    def key(self, message):\n        return 1 / 0\n"
+    )
+    with pytest.raises(PolicyError, match=re.escape(told.format(path=path))):
+        prompts(load(trace), load_policy(f"{path}:Fails"))
+
+
+def a_turn(index: int, **more: Any) -> Turn:
+    counts = (123456, 120000, 100000, 3456, 12, 3400, 0, 17)
+    return Turn(**{
+        **dict(zip(FIELDS, (index, *counts, None, (12345.6,), ""), strict=True)), **more
+    })  # fmt: skip
+
+
+FIELDS = tuple(Turn.__dataclass_fields__)
+
+
+def shown(*lines: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    for line in lines:
+        line(console)
+    return out.getvalue()
+
+
+def test_tables_fit_80_columns_with_nothing_cut() -> None:
+    turns = [a_turn(0), a_turn(41, fallback="gated_by_calibration")]
+    text = shown(lambda c: show_arm(c, Arm.AMORTIZE, turns))
+    assert "turn 42: fallback gated_by_calibration" in text
+    for name in ("123456", "prefilled", "TTFT ms", "12346", "100.0%"):
+        assert name in text
+    row = Row(42, 123456, 120000, 100000, 3456, 12, 3400, 120000, 17, None, 12345.6, 99999, 23456.7)
+    demo = shown(lambda c: c.print(demo_table([row])))
+    for name in ("123456", "100000", "12346", "99999", "23457", "cached, off", "ms, off"):
+        assert name in demo
+    assert "…" not in text + demo
+    lines = [*text.splitlines(), *demo.splitlines(), *LEGEND.splitlines(), *DEMO.splitlines()]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("arms", "edits", "told"), [
+    ((Arm.APPEND, Arm.AMORTIZE), 0, True),
+    ((Arm.REPREFILL,), 0, True),
+    ((Arm.APPEND,), 0, False),
+    ((Arm.APPEND, Arm.AMORTIZE), 1, False),
+])  # fmt: skip
+def test_a_policy_that_changed_nothing(arms: tuple[Arm, ...], edits: int, told: bool) -> None:
+    results = {
+        arm: [a_turn(i, edits=0 if arm is Arm.APPEND else edits) for i in range(2)] for arm in arms
+    }
+    text = shown(lambda c: show_sums(c, results, document("t", "p", {}, results)))
+    assert (UNCHANGED in text) is told
+    assert text.count("fallbacks none") == len(arms)
 
 
 def test_ratios_pair_the_repeats() -> None:
@@ -155,6 +231,15 @@ def test_ratios_pair_the_repeats() -> None:
     assert found["per_turn_range"] == [[1.1, 1.1], [0.5, 4.0]]
     assert found["slower"] == [1]
     assert ratios([turn(2.0)], [turn(1.0)])["slower"] == [], "one repeat says nothing"
+
+
+def test_the_plot_counts_whole_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(n, 100, 90, 20, 10, 5, 5, 90, 1, None, 10.0, 50, 20.0) for n in (1, 2, 3)]
+    drawn: list[Any] = []
+    monkeypatch.setattr("matplotlib.pyplot.close", drawn.append)
+    plot(rows, summary(rows, "tiny", "0"), tmp_path / "demo.png")
+    for axis in drawn[0].axes:
+        assert all(tick == int(tick) for tick in axis.get_xticks())
 
 
 @pytest.mark.server

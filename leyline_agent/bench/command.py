@@ -13,6 +13,7 @@ from rich.table import Table
 
 from leyline_agent.core import LeylineError, ServerError
 from leyline_agent.launch import find_server_python, server_env
+from leyline_agent.terminal import tell_error, working
 
 console = Console(stderr=True)
 bench = typer.Typer(
@@ -55,7 +56,7 @@ def kernel(
     Example: leyline bench kernel --json out/kernel.json
     """
     if rotary % 2:
-        console.print("[red]error:[/red] --rotary must be even: columns are rotated in pairs")
+        tell_error(console, "--rotary must be even: columns are rotated in pairs")
         raise typer.Exit(2)
     shape = {
         "tokens": tokens,
@@ -67,10 +68,10 @@ def kernel(
         "threads": threads,
     }
     try:
-        with console.status("moving rows, in turn with copying them"):
+        with working(console, "moving rows, in turn with copying them"):
             told = _measure(shape)
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     result = {**told, "shape": shape}
     if str(json_path) == "-":

@@ -15,16 +15,22 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, ServerError
+from leyline_agent.core import LeylineError
 from leyline_agent.demo.results import Row, document, plot, summary
+from leyline_agent.handshake import splicing
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.command import server
 from leyline_agent.replay.run import handshake
+from leyline_agent.replay.show import SPLICED, show_fallbacks
 from leyline_agent.replay.wire import chat
+from leyline_agent.terminal import narrow, tell_error
 from leyline_agent.transport import TurnRecord
 from leyline_agent.transport import receipt as find_receipt
 
 console = Console()
+LEGEND = (
+    f"{SPLICED}\noff: the same prompt without Leyline; reusable (bound): all that could be cached"
+)
 
 
 def demo(
@@ -50,8 +56,7 @@ def demo(
         rule = load_policy(policy)
         with server(base_url, model) as root, httpx.Client(base_url=root, timeout=600) as http:
             about = handshake(http)
-            if not (about["leyline"] or {}).get("supported"):
-                raise ServerError("this server does not splice: see `leyline doctor --base-url`")
+            splicing(root)
             rows: list[Row] = []
             recording = Recording()
             console.print(f"An agent works for {turns} turns; its policy is {policy}.")
@@ -67,7 +72,7 @@ def demo(
                     http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True)
                 )
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     _finish(rows, about, out)
 
@@ -110,18 +115,13 @@ def _without(
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table()
-    for name in ("turn", "prompt", "cached", "spliced", "prefilled", "edits"):
-        table.add_column(name, justify="right")
-    table.add_column("fallback")
-    for name in ("TTFT ms", "cached, off", "TTFT ms, off"):
-        table.add_column(name, justify="right")
+    names = ("turn", "prompt", "cached", "spliced", "prefilled", "edits", "TTFT ms")
+    table = narrow((*names, "cached, off", "ms, off"))
     for r in rows:
         table.add_row(
             *(str(n) for n in (r.turn, r.prompt_tokens, r.cached_tokens, r.spliced_tokens)),
             str(r.prefilled_tokens),
             str(r.edits),
-            r.fallback or "",
             f"{r.ttft_ms:.0f}",
             "" if r.cached_tokens_off is None else str(r.cached_tokens_off),
             "" if r.ttft_ms_off is None else f"{r.ttft_ms_off:.0f}",
@@ -135,9 +135,14 @@ def _finish(rows: list[Row], about: dict[str, Any], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "demo.json").write_text(json.dumps(document(rows, total), indent=1), encoding="utf-8")
     plot(rows, total, out / "demo.png")
+    if not console.is_terminal:
+        console.line()  # there, a live table ends without one
+    show_fallbacks(console, ((r.turn, r.fallback) for r in rows))
+    console.print(f"\n{LEGEND}\n", highlight=False)
     console.print(
         f"[bold]{total['reuse_of_bound']:.1%}[/bold] of the reusable tokens reused (stock radix "
         f"{total['radix_reuse']:.1%}), {total['fallbacks']} fallbacks, TTFT p50 "
         f"{total['ttft_ms_p50']:.0f} ms (off {total['ttft_ms_p50_off']:.0f} ms); "
-        f"{out / 'demo.json'}, {out / 'demo.png'}"
+        f"{out / 'demo.json'}, {out / 'demo.png'}",
+        soft_wrap=True,
     )

@@ -86,6 +86,7 @@ def plot(rows: Sequence[Row], total: dict[str, Any], path: Path) -> None:
     right.set(title="Time to first token", xlabel="turn", ylabel="milliseconds", ylim=(0, None))
     for axis in (left, right):
         axis.legend(frameon=False)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
         f"{total['model']} on SGLang {total['sglang']}: {total['reuse_of_bound']:.1%} of the "

@@ -12,15 +12,18 @@ import httpx
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.core import LeylineError, ServerError, SetupError
+from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import ServerProcess
+from leyline_agent.policies import Policy
 from leyline_agent.policies import load as load_policy
 from leyline_agent.replay.report import Arm, Turn, document
-from leyline_agent.replay.run import handshake
+from leyline_agent.replay.run import PLANNED, handshake, prompts
 from leyline_agent.replay.run import replay as run
-from leyline_agent.replay.trace import load
+from leyline_agent.replay.show import show_arm, show_sums
+from leyline_agent.replay.trace import Trace, load
+from leyline_agent.terminal import tell_error, working
 
 console = Console(stderr=True)
 
@@ -55,26 +58,19 @@ def replay(
     try:
         chosen = parse_arms(arms)
         record = load(trace)
-        rule = load_policy(policy)
+        # Before any server: a policy that fails on this trace fails at once.
+        prompts(record, load_policy(policy))
         with server(base_url, model) as root:
             with httpx.Client(base_url=root, timeout=60) as http:
                 about = handshake(http)
-            turns = len(record.turns())
-            with _progress() as bar:
-                task = bar.add_task("replay", total=turns * len(chosen) * repeats)
-
-                def seen(arm: Arm, turn: Turn) -> None:
-                    bar.update(task, advance=1, description=f"{arm.value} turn {turn.index + 1}")
-
-                results = run(
-                    record, rule, chosen, root, max_tokens=max_tokens, repeats=repeats, seen=seen
-                )
+            check_arms(chosen, root)
+            results = _run(record, load_policy(policy), chosen, root, max_tokens, repeats)
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     result = document(str(trace.name), policy, about, results)
     _write(result, json_path)
-    show(results, result)
+    show_sums(console, results, result)
 
 
 def parse_arms(text: str) -> list[Arm]:
@@ -93,19 +89,69 @@ def parse_arms(text: str) -> list[Arm]:
     return [Arm(name) for name in dict.fromkeys(names)]
 
 
+def check_arms(arms: Sequence[Arm], root: str) -> None:
+    """On a server that does not splice, an arm with directives would measure stock SGLang.
+
+    Raises:
+        ServerError: there is such an arm; says what to do, and which arms can run.
+    """
+    planned = [arm.value for arm in arms if arm in PLANNED]
+    if not planned:
+        return
+    try:
+        splicing(root)
+    except ServerError as error:
+        raise ServerError(
+            f"{' and '.join(planned)} cannot be measured: {error}\n"
+            "Without Leyline there are: --arms append,reprefill"
+        ) from error
+
+
 @contextmanager
 def server(base_url: str | None, model: str) -> Iterator[str]:
     """The root of a running server, or of one that is started here and stopped again."""
-    if base_url:
-        yield base_url.rstrip("/").removesuffix("/v1")
+    if base_url is not None:
+        yield root_of(base_url)
         return
-    with console.status("starting a server") as status:
-        process = ServerProcess(model, progress=status.update)
-        process.__enter__()
+    process = ServerProcess(model)
     try:
+        with working(console, "starting a server") as say:
+            process.progress = say
+            process.start()
         yield process.base_url
     finally:
         process.stop()
+
+
+def _run(
+    record: Trace, policy: Policy, arms: list[Arm], root: str, max_tokens: int, repeats: int
+) -> dict[Arm, list[Turn]]:
+    """Replay, with a bar on a terminal and a line an arm elsewhere; an arm is shown when done."""
+    turns = len(record.turns())
+    times = f", {repeats} times" if repeats > 1 else ""
+    started: set[Arm] = set()
+    with _progress() as bar:
+        task = bar.add_task("replay", total=turns * len(arms) * repeats)
+
+        def seen(arm: Arm, turn: Turn) -> None:
+            bar.update(task, advance=1, description=f"{arm.value} turn {turn.index + 1}")
+            if arm not in started and not console.is_terminal:
+                console.print(f"{arm.value}: {turns} turns{times}", highlight=False)
+            started.add(arm)
+
+        def finished(arm: Arm, result: list[Turn]) -> None:
+            show_arm(console, arm, result)
+
+        return run(
+            record,
+            policy,
+            arms,
+            root,
+            max_tokens=max_tokens,
+            repeats=repeats,
+            seen=seen,
+            finished=finished,
+        )
 
 
 def _progress() -> Progress:
@@ -116,6 +162,7 @@ def _progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 
@@ -129,44 +176,3 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     console.print(f"written: {path}")
-
-
-def show(
-    results: dict[Arm, Sequence[Turn]] | dict[Arm, list[Turn]], result: dict[str, Any]
-) -> None:
-    """Tables for a human, on stderr: every turn of every arm, then the summaries."""
-    for arm, turns in results.items():
-        table = Table(title=f"{arm.value}", title_justify="left")
-        for name in ("turn", "prompt", "cached", "spliced", "prefilled", "edits", "of bound"):
-            table.add_column(name, justify="right")
-        table.add_column("fallback")
-        table.add_column("TTFT ms", justify="right")
-        for t in turns:
-            table.add_row(
-                str(t.index + 1),
-                str(t.prompt_tokens),
-                str(t.cached_tokens),
-                str(t.spliced_tokens),
-                str(t.prefilled_tokens),
-                str(t.edits),
-                f"{t.reuse_of_bound:.1%}",
-                t.fallback or "",
-                f"{t.ttft_ms:.0f}",
-            )
-        console.print(table)
-    for name, arm_result in result["arms"].items():
-        s = arm_result["summary"]
-        console.print(
-            f"{name:10} reuse {s['reuse_of_bound']:.1%} of the bound, hits {s['hit_rate']:.1%}, "
-            f"TTFT p50 {s['ttft_ms_p50']:.0f} ms, fallbacks {s['fallbacks'] or 'none'}"
-        )
-    for name, ratio in result.get("ttft_ratio_to_reprefill", {}).items():
-        edited, slow = ratio["p50_edited"], ", ".join(f"turn {t}" for t in ratio["slower"])
-        console.print(
-            f"{name} ÷ reprefill, TTFT turn by turn: p50 {ratio['p50']:.2f}, max {ratio['max']:.2f}"
-            + (f", edited turns p50 {edited:.2f}" if edited else "")
-            + (f"; slower in all {ratio['repeats']} repeats: {slow}" if slow else "")
-        )
-    if "forget_equals_reprefill" in result:
-        same = "the same tokens" if result["forget_equals_reprefill"] else "OTHER tokens"
-        console.print(f"forget generates {same} as reprefill")

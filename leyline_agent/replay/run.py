@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 import uuid
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from leyline_agent.core import EditPlan, Fallback, Mode, Receipt, ServerError
+from leyline_agent.core import EditPlan, Fallback, Mode, PolicyError, Receipt, ServerError
 from leyline_agent.planner import difference
 from leyline_agent.policies import Policy, apply
 from leyline_agent.replay.report import Arm, Turn
@@ -20,29 +21,45 @@ from leyline_agent.replay.wire import Reply, chat, tokenize
 from leyline_agent.transport import CONVERSATION, client
 from leyline_agent.transport import receipt as find_receipt
 
-_PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
+PLANNED = {Arm.AMORTIZE: Mode.AMORTIZE, Arm.FORGET: Mode.FORGET}
 
 Seen = Callable[[Arm, Turn], None]
+Finished = Callable[[Arm, list[Turn]], None]
 
 
 def handshake(http: httpx.Client) -> dict[str, Any]:
-    """Model and what the server supports.
+    """Model and, where the server has Leyline, what it supports.
 
     Raises:
         ServerError: nobody answers, or it is no OpenAI server.
     """
+    root = str(http.base_url).rstrip("/")
     try:
-        models = http.get("/v1/models").json()
+        answer = http.get("/v1/models")
         info = http.get("/leyline/v1/info")
-        return {
-            "model": models["data"][0]["id"],
-            "leyline": info.json() if info.status_code == 200 else None,
-        }
-    except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(
-            f"{http.base_url} does not answer like an OpenAI server ({error}); "
-            "give the root, such as http://127.0.0.1:30000"
+            f"nobody answers at {root} ({error}): is it running? start one with `leyline serve` "
+            "and wait for `ready`"
         ) from error
+    if answer.status_code in (401, 403):
+        raise ServerError(f"{root} wants a key, which this command does not send")
+    try:
+        model = str(answer.json()["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ServerError(
+            f"what answers at {root} is no OpenAI server (HTTP {answer.status_code} for "
+            "/v1/models): give the address that `leyline serve` printed with `ready`"
+        ) from error
+    return {"model": model, "leyline": _leyline(info)}
+
+
+def _leyline(info: httpx.Response) -> dict[str, Any] | None:
+    try:
+        told = info.json() if info.status_code == 200 else None
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
@@ -51,7 +68,7 @@ def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
     The policy sees what it left last time, followed by what has come since.
 
     Raises:
-        PolicyError: the policy failed; says on which turn.
+        PolicyError: the policy failed; says on which turn (from 1) and where.
     """
     turns: list[list[dict[str, Any]]] = []
     history: list[dict[str, Any]] = []
@@ -60,9 +77,29 @@ def prompts(trace: Trace, policy: Policy | None) -> list[list[dict[str, Any]]]:
         history = history + [copy.deepcopy(m) for m in trace.messages[seen:end]]
         seen = end
         if policy is not None:
-            history = apply(policy, history, number)
+            history = _applied(policy, history, number)
         turns.append(list(history))
     return turns
+
+
+def _applied(policy: Policy, history: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    try:
+        return apply(policy, history, number)
+    except PolicyError as error:
+        cause = error.__cause__
+        what = f"{type(cause).__name__}: {cause}" if cause else str(error)
+        where = f" at {_statement(cause)}" if cause else ""
+        raise PolicyError(
+            f"{type(policy).__name__} failed on turn {number + 1}{where}: {what}"
+        ) from error
+
+
+def _statement(error: BaseException) -> str:
+    """file:line of the last statement in the file where the policy's transform stands."""
+    frames = traceback.extract_tb(error.__traceback__)  # apply, transform, what it called
+    own = frames[min(1, len(frames) - 1)].filename
+    frame = next(f for f in reversed(frames) if f.filename == own)
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def replay(
@@ -74,6 +111,7 @@ def replay(
     max_tokens: int = 8,
     repeats: int = 1,
     seen: Seen = lambda _arm, _turn: None,
+    finished: Finished = lambda _arm, _turns: None,
 ) -> dict[Arm, list[Turn]]:
     """Replay under each arm, one after the other, each in a cache namespace of its own.
 
@@ -82,26 +120,31 @@ def replay(
             the first run's, or those of a run in which it fell back.
         max_tokens: how many tokens the model answers with in each turn; what it says is
             recorded and dropped, the next turn goes on with the record.
-        seen: called after each turn.
+        seen: called after each turn. finished: with an arm's result, after its last repeat.
 
     Raises:
-        ServerError: the server refused a turn or went away.
+        ServerError: the server refused a turn or went away. PolicyError: see `prompts`.
     """
+    sent = {arm: prompts(trace, None if arm is Arm.APPEND else policy) for arm in arms}
     runs: dict[Arm, list[list[Turn]]] = {arm: [] for arm in arms}
-    for _ in range(repeats):
+    results: dict[Arm, list[Turn]] = {}
+    for repeat in range(repeats):
         for arm in arms:
             turns: list[Turn] = []
-            for turn in _arm(trace, policy, arm, base_url, max_tokens):
+            for turn in _arm(trace, sent[arm], arm, base_url, max_tokens):
                 turns.append(turn)
                 seen(arm, turn)
             runs[arm].append(turns)
-    return {
-        arm: [Turn.of(same) for same in zip(*of_arm, strict=True)] for arm, of_arm in runs.items()
-    }
+            if repeat == repeats - 1:
+                results[arm] = [Turn.of(same) for same in zip(*runs[arm], strict=True)]
+                finished(arm, results[arm])
+    return results
 
 
-def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int) -> Iterator[Turn]:
-    mode = _PLANNED.get(arm)
+def _arm(
+    trace: Trace, sent: list[list[dict[str, Any]]], arm: Arm, base_url: str, max_tokens: int
+) -> Iterator[Turn]:
+    mode = PLANNED.get(arm)
     plain = httpx.Client(base_url=base_url, timeout=600)
     with plain, client(base_url, mode=mode, lib=httpx) if mode else nullcontext(plain) as http:
         server = handshake(plain)
@@ -118,7 +161,7 @@ def _arm(trace: Trace, policy: Policy, arm: Arm, base_url: str, max_tokens: int)
             # The record's answers are not the model's: only a name ties one turn to the next.
             http.headers[CONVERSATION] = shared["cache_salt"]
         before: array[int] | None = None
-        for number, messages in enumerate(prompts(trace, None if arm is Arm.APPEND else policy)):
+        for number, messages in enumerate(sent):
             body = {**shared, "messages": messages}
             ids = array("q", tokenize(plain, body))
             reply = chat(http, body)

@@ -68,6 +68,9 @@ def _message(path: Path, index: int, raw: object) -> dict[str, Any]:
     """
     if not isinstance(raw, dict) or raw.get("role") not in _ROLES:
         raise SetupError(f"message {index} of {path} has no role out of {', '.join(_ROLES)}")
+    said = ("content", "tool_calls", "reasoning_content")
+    if not any(key in raw for key in said):
+        raise SetupError(f"message {index} of {path} has neither content nor tool_calls")
     content = raw.get("content")
     if content is not None and not isinstance(content, str | list):
         raise SetupError(f"message {index} of {path}: content is text, a list of parts, or null")

@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from leyline_agent.core import LeylineError, ServerError, SetupError
+from leyline_agent.core import LeylineError, SetupError
+from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import TINY, ServerProcess, find_server_python, model_path
+from leyline_agent.terminal import narrow, tell_error, working
 from leyline_agent.verify import scenarios
 from leyline_agent.verify.client import Client
 from leyline_agent.verify.reference import ReferenceProcess
@@ -23,11 +25,13 @@ from leyline_agent.verify.scenarios import Seen
 DTYPES = ("float32", "bfloat16")
 ALL = 8192  # the built-in models' vocabulary
 REFERENCE_BYTES = 2_000_000_000
-CAPTION = (
-    "keys: error of moved keys, spacings of the type; log-p: of edited requests against the "
-    "reference, nats; noise: the same without edits; token: same first token beyond the noise; "
-    "edits: how often AMORTIZE's first token is the full context's / an honest prefill's"
-)
+CHECKS = """\
+keys: error of moved keys, in spacings of the type; leak: KV slots lost
+log-p: of edited requests against the reference, nats; noise: the same unedited
+token: same first token beyond the noise; honest: plain requests untouched
+forget: FORGET equal to an honest prefill"""
+FOLLOWS = """\
+AMORTIZE's first token: how often the full context's / an honest prefill's"""
 
 console = Console(stderr=True)
 
@@ -71,9 +75,9 @@ def verify(
     """
     result: dict[str, Any] = {"archs": {}}
     try:
-        if base_url and arch:
+        if base_url is not None and arch:
             raise SetupError("give --base-url or --arch, not both")
-        if base_url:
+        if base_url is not None:
             name, storage, found = running(base_url, weights, prompts)
             result["archs"][name] = {storage: found}
         else:
@@ -83,10 +87,14 @@ def verify(
                     result["archs"].setdefault(name, {})[storage] = found
                     console.print(f"{name} {storage}: {_verdict(found)}", highlight=False)
     except LeylineError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        tell_error(console, error)
         raise typer.Exit(1) from error
     _write(result, json_path)
-    console.print(table(result))
+    for one, legend in zip(tables(result), (CHECKS, FOLLOWS), strict=True):
+        console.line()
+        console.print(one)
+        console.print(f"\n{legend}", highlight=False)
+    console.line()
     failures = [
         f"{name} {storage}: {sentence}"
         for name, types in result["archs"].items()
@@ -105,14 +113,16 @@ def started(model: str, dtype: str, prompts: int) -> dict[str, Any]:
     Raises:
         ServerError, SetupError: it does not start or does not answer.
     """
-    with console.status(f"{model} {dtype}: starting") as status, ExitStack() as stack:
+    with working(console, f"{model} {dtype}: starting") as say, ExitStack() as stack:
 
         def seen(line: str) -> None:
-            status.update(f"{model} {dtype}: {line}")
+            say(f"{model} {dtype}: {line}")
 
         folder = model_path(model, find_server_python(), seen)
         reference = stack.enter_context(ReferenceProcess(folder, dtype))
-        server = stack.enter_context(ServerProcess(model, dtype=dtype, progress=seen))
+        server = ServerProcess(model, dtype=dtype, progress=seen)
+        stack.callback(server.stop)
+        server.start()
         client = stack.enter_context(Client(server.base_url))
         return examine(client, reference, prompts, seen)[1]
 
@@ -126,8 +136,9 @@ def running(base_url: str, weights: Path | None, prompts: int) -> tuple[str, str
     Raises:
         ServerError, SetupError: it does not answer, or has no splicing.
     """
-    root = base_url.rstrip("/").removesuffix("/v1")
-    with console.status("asking the server") as status, ExitStack() as stack:
+    root = root_of(base_url)
+    with working(console, "asking the server") as say, ExitStack() as stack:
+        splicing(root)
         client = stack.enter_context(Client(root))
         about = client.model()
         folder = weights or Path(about["model_path"])
@@ -138,7 +149,7 @@ def running(base_url: str, weights: Path | None, prompts: int) -> tuple[str, str
             raise SetupError(f"{weights} is no folder, or its weights exceed 2 GB in float64")
         else:
             console.print("no reference: the weights are not on this machine, or are too large")
-        storage, found = examine(client, reference, prompts, status.update)
+        storage, found = examine(client, reference, prompts, say)
         return about["name"], storage, found
 
 
@@ -153,9 +164,7 @@ def examine(
     Raises:
         ServerError: it does not answer or does not splice.
     """
-    info = client.info()
-    if not info.get("supported"):
-        raise ServerError(f"{client.url} does not splice: {'; '.join(info.get('reasons', []))}")
+    info = splicing(client.url)
     rank = info["ranks"][0]
     storage = str(rank["layout"]["dtype"])
     page = int(rank["page_size"])
@@ -200,17 +209,14 @@ def _verdict(found: dict[str, Any]) -> str:
     return "[green]holds[/green]" if not found["failures"] else "[red]does not hold[/red]"
 
 
-def table(result: dict[str, Any]) -> Table:
-    """One line a server: the checks, then the figures."""
-    out = Table(show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), caption=CAPTION)
-    for name in ("model", "KV", "keys", "log-p", "noise", "token", "honest", "forget", "leak"):
-        out.add_column(name, justify="left" if name in ("model", "KV") else "right")
-    for name in ("1 edit", "3 edits"):
-        out.add_column(name, justify="right")
+def tables(result: dict[str, Any]) -> tuple[Table, Table]:
+    """Two tables with a line a server, within 80 columns: the checks; what AMORTIZE follows."""
+    figures = ("keys", "log-p", "noise", "token", "honest", "forget", "leak")
+    checks = narrow(figures, ("model", "KV"))
+    follows = narrow(("1 edit", "3 edits"), ("model", "KV"))
     for model, types in result["archs"].items():
         for storage, found in types.items():
-            follows = found["amortize_follows"]
-            out.add_row(
+            checks.add_row(
                 model,
                 storage,
                 _figure(found["kv_error"], ".2f"),
@@ -220,12 +226,12 @@ def table(result: dict[str, Any]) -> Table:
                 _figure(found["honest_untouched"], ".0%"),
                 _figure(found["forget_equal"], ".0%"),
                 str(found["leaked_slots"]),
-                *(
-                    f"{follows[kind]['full']:.0%}/{follows[kind]['honest']:.0%}"
-                    for kind in ("single", "multiple")
-                ),
             )
-    return out
+            shares = (found["amortize_follows"][kind] for kind in ("single", "multiple"))
+            follows.add_row(
+                model, storage, *(f"{share['full']:.0%}/{share['honest']:.0%}" for share in shares)
+            )
+    return checks, follows
 
 
 def _figure(value: float | None, how: str) -> str:
