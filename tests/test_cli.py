@@ -267,6 +267,13 @@ def test_an_address_nobody_can_listen_on(host: str, port: int, told: str) -> Non
         pass
 
 
+@pytest.mark.parametrize("command", [["demo", "--model"], ["verify", "--arch"]])
+def test_every_command_knows_the_closest_model(command: list[str]) -> None:
+    done = RUN.invoke(app, [*command, "tinny"])
+    assert done.exit_code == 1
+    assert "'tinny'; did you mean tiny?" in done.stderr
+
+
 @pytest.mark.server
 def test_serve_shows_why_sglang_stopped(tmp_path: Path) -> None:
     args = ["serve", "--log", str(tmp_path / "log"), "--port", str(free_port()), "--", "--nonsense"]

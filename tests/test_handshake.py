@@ -74,6 +74,7 @@ def trace(tmp_path: Path) -> str:
 
 def leyline(*args: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, args)
+    assert "error:" not in done.stdout
     return done.exit_code, " ".join(done.output.split())
 
 

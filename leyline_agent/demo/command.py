@@ -72,7 +72,7 @@ def demo(
                     http, recording.bodies, rows, lambda: live.update(_table(rows), refresh=True)
                 )
     except LeylineError as error:
-        tell_error(console, error)
+        tell_error(Console(stderr=True), error)
         raise typer.Exit(1) from error
     _finish(rows, about, out)
 

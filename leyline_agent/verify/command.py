@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
 from contextlib import ExitStack
@@ -187,7 +188,11 @@ def _named(text: str, known: tuple[str, ...], what: str) -> list[str]:
     names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise SetupError(f"there is no {what} {name!r}; known are all, {', '.join(known)}")
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise SetupError(
+                f"there is no {what} {name!r}; {meant}known are all, {', '.join(known)}"
+            )
     return names
 
 
