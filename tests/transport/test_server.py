@@ -12,6 +12,7 @@ from leyline_agent.launch import ServerProcess
 from leyline_agent.policies import TruncateOlderThan
 from leyline_agent.transport import (
     CONVERSATION,
+    MODE,
     TurnRecord,
     async_openai_client,
     async_receipt,
@@ -169,3 +170,37 @@ def test_forget_is_answered_as_an_honest_request(server: ServerProcess) -> None:
             sent["cache_salt"] = f"honest-{turns}"
             own = httpx.post(f"{server.base_url}/v1/chat/completions", json=sent, timeout=60).json()
             assert ours["choices"][0]["message"] == own["choices"][0]["message"]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_forget_after_amortize_is_honest_too(server: ServerProcess, cancelled: bool) -> None:
+    """Without a new edit, and in the turn behind one that was broken off."""
+    policy = TruncateOlderThan(n=2)
+    salt = f"forget-later-{cancelled}"
+    body = {"model": "tiny", "max_tokens": 8, "temperature": 0, "logprobs": True}
+    seen: list[TurnRecord] = []
+    with client(server.base_url, on_turn=seen.append, lib=httpx) as http:
+
+        def turn(number: int, **extra: Any) -> dict[str, Any]:
+            messages = policy.transform(history(number), number)
+            return {**body, "messages": messages, "cache_salt": salt, **extra}
+
+        for number in range(4):
+            http.post("/v1/chat/completions", json=turn(number), headers=NAMED)
+        assert seen[-1].planned
+        headers = {**NAMED, MODE: "forget"}
+        later = [*turn(3)["messages"], {"role": "user", "content": "and now?"}]
+        sent = {**turn(3), "messages": later}
+        if cancelled:
+            streamed = {**sent, "stream": True}
+            with http.stream("POST", "/v1/chat/completions", json=streamed, headers=headers) as r:
+                next(r.iter_bytes())
+            headers = NAMED
+        ours = http.post("/v1/chat/completions", json=sent, headers=headers).json()
+    assert "computed anew" in seen[-1].why
+    honest = {**sent, "cache_salt": f"honest-{salt}"}
+    own = httpx.post(f"{server.base_url}/v1/chat/completions", json=honest, timeout=60).json()
+    mine, theirs = (a["choices"][0]["logprobs"]["content"] for a in (ours, own))
+    assert [t["token"] for t in mine] == [t["token"] for t in theirs]
+    # What was cached in other pieces differs by rounding alone.
+    assert [t["logprob"] for t in mine] == pytest.approx([t["logprob"] for t in theirs], abs=1e-3)
