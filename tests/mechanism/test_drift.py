@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 # SGLang's own pool, allocator and tree under the plugin's cache and splicer; no model: rows are
 # random, and the truth is each row's first value, rotated in float64 to where it is now.

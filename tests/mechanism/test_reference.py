@@ -15,7 +15,7 @@ from leyline_agent.verify.twin import Twin
 
 pytestmark = pytest.mark.server
 
-MODELS = ("tiny", "tiny-qwen3")
+MODELS = ("tiny", pytest.param("tiny-qwen3", marks=pytest.mark.slow))
 
 
 def close(what: str, *gaps: Gap) -> None:
