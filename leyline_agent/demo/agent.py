@@ -39,6 +39,9 @@ def _recorder(lib: Any, inner: Any, recording: Recording) -> Any:
                 recording.bodies.append(json.loads(request.read()))
             return inner.handle_request(request)
 
+        def close(self) -> None:
+            inner.close()
+
     return Recorder()
 
 
