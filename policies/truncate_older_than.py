@@ -36,7 +36,8 @@ class TruncateOlderThan:
             cut by then stays cut.
 
     Raises:
-        PolicyError: n is negative, max_chars under 40, or observations unknown.
+        PolicyError: n is negative, max_chars under 40, one of them no whole number, or
+            observations unknown.
     """
 
     n: int = 2
@@ -44,10 +45,16 @@ class TruncateOlderThan:
     observations: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.n < 0 or self.max_chars < 40 or self.observations not in _KINDS:
+        for name, value, least in (("n", self.n, 0), ("max_chars", self.max_chars, 40)):
+            if type(value) is not int or value < least:
+                raise PolicyError(
+                    f"truncate_older_than: {name} is {value!r}; "
+                    f"it must be a whole number, {least} or more"
+                )
+        if self.observations not in _KINDS:
             raise PolicyError(
-                "truncate_older_than needs n >= 0, max_chars >= 40 and observations out of "
-                + ", ".join(_KINDS)
+                f"truncate_older_than: observations is {self.observations!r}; "
+                f"it must be one of {', '.join(_KINDS)}"
             )
 
     def transform(self, messages: Sequence[Message], turn: int) -> list[Message]:

@@ -59,16 +59,25 @@ def run_agent(
     turns: int,
     recording: Recording,
     on_turn: Callable[[TurnRecord], None],
+    salt: str,
 ) -> list[Any]:
     """Let the agent work for `turns` calls of the model; its messages at the end.
 
-    on_turn is called after each call of the model, while the agent runs.
+    Args:
+        on_turn: called after each call of the model, while the agent runs.
+        salt: the namespace in the server's cache.
     """
     lib = openai_library()
     lowering = Lowering(on_turn=on_turn)
     http = lib.Client(transport=_recorder(lib, transport(lib, lowering), recording), timeout=600.0)
     llm = chat_model(
-        base_url, model, lowering=lowering, http_client=http, temperature=1.0, max_tokens=96
+        base_url,
+        model,
+        lowering=lowering,
+        http_client=http,
+        temperature=1.0,
+        max_tokens=96,
+        extra_body={"cache_salt": salt},
     )
     agent = create_agent(
         llm,
@@ -83,7 +92,7 @@ def run_agent(
     with http:
         state = agent.invoke(
             {"messages": [{"role": "user", "content": TASK}]},
-            {"recursion_limit": 10 * turns + 10, "configurable": {"thread_id": "demo"}},
+            {"recursion_limit": 10 * turns + 10, "configurable": {"thread_id": salt}},
         )
     messages: list[Any] = state["messages"]
     return messages

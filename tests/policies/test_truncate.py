@@ -117,9 +117,18 @@ def test_what_auto_cut_before_the_first_tool_message_stays_cut() -> None:
     assert then[: len(first)] == first
 
 
-@pytest.mark.parametrize("wrong", [{"n": -1}, {"max_chars": 39}, {"observations": "all"}])
-def test_wrong_parameters(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PolicyError, match=r"n >= 0.*max_chars >= 40.*auto, tool, user"):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"n": -1}, "n is -1.*0 or more"),
+        ({"n": "x"}, "n is 'x'.*whole number"),
+        ({"n": True}, "n is True.*whole number"),
+        ({"max_chars": 39}, "max_chars is 39.*40 or more"),
+        ({"observations": "all"}, "'all'.*auto, tool, user"),
+    ],
+)
+def test_wrong_parameters(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError, match=said):
         TruncateOlderThan(**wrong)
 
 
