@@ -115,7 +115,7 @@ def check_bound(base_url: str, trace: Path, turns: list[dict[str, Any]]) -> None
         (("--arms", "append,nothing"), "there is no arm 'nothing'; the arms are append"),
         (("--arms", ","), "no arm was named"),
         (("--policy", "truncate_odler_than"), "there is no policy 'truncate_odler_than'"),
-        (("--policy", "truncate_older_than:n=-1"), "needs n >= 0"),
+        (("--policy", "truncate_older_than:n=-1"), "n is -1"),
         (("--policy", "nowhere.py:Rule"), "no policy file nowhere.py"),
         (("--base-url", "http://127.0.0.1:9"), "nobody answers at http://127.0.0.1:9 ("),
     ],
