@@ -21,7 +21,7 @@ slow: setup  ## the tests that take longer: random conversations, drift, every c
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 verify: setup  ## every built-in architecture against an independent reference, float32 and bfloat16
-	@$(BIN)/leyline verify --arch all --json out/verify.json $(ARGS)
+	@$(BIN)/leyline verify --json out/verify.json $(or $(ARGS),--arch all)
 
 check:  ## lint, formatting and types alone (client environment only)
 	@$(PYTHON) scripts/setup.py client

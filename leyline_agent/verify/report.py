@@ -50,7 +50,8 @@ def summary(
             )
         if noise > Gap.LIKELY:
             failures.append(f"requests without an edit differ from the reference by {noise:.1e}")
-    if steps is not None and not clear:
+    # In 16 bits a model may be so noisy without any edit that nothing can be told: noise says so.
+    if dtype == "float32" and steps is not None and not clear:
         failures.append("no case has a margin beyond the noise: nothing could be compared")
     wrong = [s.case for s in clear if not s.same]
     if wrong:
