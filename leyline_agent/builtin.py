@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leyline_agent.core import ServerError, SetupError
+from leyline_agent.terminal import did_you_mean
 
 TINY = (
     *("tiny", "tiny-moonlight", "tiny-joyai", "tiny-glm"),
@@ -31,8 +31,7 @@ def check_model(model: str) -> None:
     if model.startswith((".", "/", "~")):
         raise SetupError(f"no model folder {model}; the built-in models are {', '.join(TINY)}")
     if not _HUB.fullmatch(model):
-        close = difflib.get_close_matches(model, TINY, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        meant = did_you_mean(model, TINY)
         raise SetupError(
             f"there is no model {model!r}; {meant}name a built-in one ({', '.join(TINY)}), "
             "a folder, or owner/name on the Hugging Face hub"

@@ -1,11 +1,16 @@
-"""What all commands say alike: errors, and what they are doing."""
+"""What all commands say alike: errors, results, and what they are doing."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +19,23 @@ def tell_error(console: Console, error: object) -> None:
     """One message, unwrapped so that what it names can be copied; brackets are no markup."""
     console.print("[red]error:[/red]", end=" ")
     console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question with the closest known name, and a blank behind it; "" when none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def write_json(console: Console, result: Mapping[str, Any], path: Path | None) -> None:
+    """What --json asks for: a file, told on the console; - is stdout, None is nothing."""
+    text = json.dumps(result, indent=1)
+    if str(path) == "-":
+        typer.echo(text)
+    elif path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+        console.print(f"written: {path}")
 
 
 def narrow(numbers: Iterable[str], names: Iterable[str] = ()) -> Table:

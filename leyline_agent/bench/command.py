@@ -13,7 +13,7 @@ from rich.table import Table
 
 from leyline_agent.core import LeylineError, ServerError
 from leyline_agent.launch import find_server_python, server_env
-from leyline_agent.terminal import tell_error, working
+from leyline_agent.terminal import tell_error, working, write_json
 
 console = Console(stderr=True)
 bench = typer.Typer(
@@ -73,13 +73,7 @@ def kernel(
     except LeylineError as error:
         tell_error(console, error)
         raise typer.Exit(1) from error
-    result = {**told, "shape": shape}
-    if str(json_path) == "-":
-        typer.echo(json.dumps(result, indent=1))
-    elif json_path:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        console.print(f"written: {json_path}")
+    write_json(console, {**told, "shape": shape}, json_path)
     console.print(_table(told))
 
 

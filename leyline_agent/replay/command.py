@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import httpx
 import typer
@@ -23,7 +22,7 @@ from leyline_agent.replay.run import PLANNED, handshake, prompts
 from leyline_agent.replay.run import replay as run
 from leyline_agent.replay.show import show_arm, show_sums
 from leyline_agent.replay.trace import Trace, load
-from leyline_agent.terminal import tell_error, working
+from leyline_agent.terminal import tell_error, working, write_json
 
 console = Console(stderr=True)
 
@@ -69,7 +68,7 @@ def replay(
         tell_error(console, error)
         raise typer.Exit(1) from error
     result = document(str(trace.name), policy, about, results)
-    _write(result, json_path)
+    write_json(console, result, json_path)
     show_sums(console, results, result)
 
 
@@ -164,15 +163,3 @@ def _progress() -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
-
-
-def _write(result: dict[str, Any], path: Path | None) -> None:
-    if path is None:
-        return
-    text = json.dumps(result, indent=1)
-    if str(path) == "-":
-        typer.echo(text)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    console.print(f"written: {path}")

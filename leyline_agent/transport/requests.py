@@ -65,15 +65,12 @@ class Requests:
         path = request.url.path.removesuffix("/chat/completions") + "/tokenize"
         content = json.dumps(self.lowering.tokenize_body(call)).encode()
         built = self._rebuilt(request, content, request.url.copy_with(path=path))
-        limits = request.extensions.get("timeout") or {}
-        short = {k: min(v or _TOKENIZE_S, _TOKENIZE_S) for k, v in limits.items()}
-        built.extensions = {**request.extensions, "timeout": short}
+        built.extensions = _within(request, _TOKENIZE_S)
         return built
 
     def _get(self, request: Any, path: str) -> Any:
         """A request to one of the server's own routes, with the caller's credentials."""
         root = request.url.path.removesuffix("/chat/completions").removesuffix("/v1")
-        limits = request.extensions.get("timeout") or {}
         return self.lib.Request(
             "GET",
             request.url.copy_with(path=root + path),
@@ -82,10 +79,7 @@ class Requests:
                 for k, v in request.headers.multi_items()
                 if k.lower() not in (*_OURS, *_OF_BODIES)
             ],
-            extensions={
-                **request.extensions,
-                "timeout": {k: min(v or _GET_S, _GET_S) for k, v in limits.items()},
-            },
+            extensions=_within(request, _GET_S),
         )
 
     def _objects(self, call: Call) -> bool:
@@ -177,3 +171,10 @@ class Requests:
         return self.lib.Response(
             response.status_code, headers=headers, extensions=response.extensions, **body
         )
+
+
+def _within(request: Any, seconds: float) -> dict[str, Any]:
+    """The request's extensions, none of its timeouts longer than this."""
+    limits = request.extensions.get("timeout") or {}
+    short = {k: min(v or seconds, seconds) for k, v in limits.items()}
+    return {**request.extensions, "timeout": short}

@@ -206,7 +206,7 @@ class Gap:
         """
         ranked = sorted(answer.logprobs, key=answer.logprobs.__getitem__, reverse=True)
         if not ranked:
-            raise ValueError("the answer has no log-probabilities: ask with probs=True")
+            raise ValueError("the answer has no log-probabilities: ask with probs=N")
         told = other if isinstance(other, Mapping) else dict(enumerate(other))
         gaps = [abs(answer.logprobs[t] - told.get(t, float("inf"))) for t in ranked]
         known = [gap for gap in gaps if gap != float("inf")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +14,7 @@ from rich.table import Table
 from leyline_agent.core import LeylineError, SetupError
 from leyline_agent.handshake import root_of, splicing
 from leyline_agent.launch import TINY, ServerProcess, find_server_python, model_path
-from leyline_agent.terminal import narrow, tell_error, working
+from leyline_agent.terminal import did_you_mean, narrow, tell_error, working, write_json
 from leyline_agent.verify import scenarios
 from leyline_agent.verify.client import Client
 from leyline_agent.verify.reference import ReferenceProcess
@@ -90,7 +88,7 @@ def verify(
     except LeylineError as error:
         tell_error(console, error)
         raise typer.Exit(1) from error
-    _write(result, json_path)
+    write_json(console, result, json_path)
     for one, legend in zip(tables(result), (CHECKS, FOLLOWS), strict=True):
         console.line()
         console.print(one)
@@ -188,8 +186,7 @@ def _named(text: str, known: tuple[str, ...], what: str) -> list[str]:
     names = list(known) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
+            meant = did_you_mean(name, known)
             raise SetupError(
                 f"there is no {what} {name!r}; {meant}known are all, {', '.join(known)}"
             )
@@ -198,16 +195,6 @@ def _named(text: str, known: tuple[str, ...], what: str) -> list[str]:
 
 def _bytes(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.glob("*.safetensors"))
-
-
-def _write(result: dict[str, Any], path: Path | None) -> None:
-    text = json.dumps(result, indent=1)
-    if str(path) == "-":
-        typer.echo(text)
-    elif path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-        console.print(f"written: {path}")
 
 
 def _verdict(found: dict[str, Any]) -> str:
